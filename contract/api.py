@@ -1,0 +1,278 @@
+"""The public verbs of the engine: contract, and contract_expression to plan once."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from contract.compute import ComputeType
+from contract.descriptors import TensorDescriptor
+from contract.errors import InvalidValueError, UnsupportedTypeError
+from contract.handle import Handle, default_handle
+from contract.operators import Operator
+from contract.plan import Plan
+from contract.request import (
+    Layout,
+    Options,
+    Written,
+    as_array,
+    call_for,
+    layout_of,
+    layouts_of,
+)
+from contract.run.call import Call
+from contract.run.explain import explain
+from contract.run.host_views import Array
+
+__all__ = ["ContractExpression", "contract", "contract_expression", "evaluate"]
+
+
+def contract(
+    expression: Any,
+    *operands: Any,
+    out: Array | None = None,
+    c: Any = None,
+    alpha: complex = 1,
+    beta: complex | None = None,
+    order: str = "F",
+    compute_type: ComputeType | str | None = None,
+    operators: Sequence[Operator | str | None] | None = None,
+    optimize: Any = "auto",
+    memory_limit: int | None = None,
+    handle: Handle | None = None,
+) -> Array:
+    """D = alpha * op(T1) * op(T2) * ... + beta * C, summed over the modes that D has not.
+
+    ``contract("abc,kb->ac", A, B)`` sums over b and k; the interleaved form
+    ``contract(A, ["a", "b"], B, ["b", "c"], ["a", "c"])`` takes any hashable labels. Modes
+    repeated in an operand take its diagonal, repeated in the output they write a diagonal.
+    Extent 1 broadcasts. The result is a new array, column-major for ``order="F"``, row-major
+    for "C", like the operands for "A", in the cheapest layout for "K"; or it is written to
+    ``out``. C has the modes of the output in any layout; beta is 1 where C is given and beta
+    is not. With alpha or beta 0 the scaled tensors are not read. ``operators`` has one unary
+    operator (or None) for each operand. ``optimize`` is opt_einsum's; ``memory_limit`` bounds
+    the bytes of the result and the workspace together.
+
+    Raises InvalidValueError (a ValueError) for expressions, extents and options that break a
+    rule, UnsupportedTypeError (a TypeError) for types, InsufficientWorkspaceError (a
+    MemoryError) over the memory limit. ``out`` is untouched when a call is refused.
+    Source: numpy.einsum for the notation, cuTENSOR's contraction for alpha, beta, C and types.
+    """
+    if type(expression) is not str:
+        expression, operands = interleaved_arguments((expression, *operands))
+    if handle is None:
+        handle = default_handle()
+    if out is None and c is None and beta is None:
+        layouts = layouts_of(operands)
+        if layouts is not None and operators is None:
+            key = (expression, order, compute_type, optimize, memory_limit, *layouts)
+            try:
+                call = handle.plans.get(key)
+            except TypeError:  # a path may be a list
+                call = None
+            if call is not None:
+                return call.fresh(operands, alpha)
+    options = Options(
+        order, compute_type, _frozen(operators), _frozen(optimize), memory_limit
+    )
+    return evaluate(handle, expression, operands, options, out, c, alpha, beta)
+
+
+def evaluate(
+    handle: Handle,
+    written: Written,
+    operands: Sequence[Any],
+    options: Options,
+    out: Any = None,
+    c: Any = None,
+    alpha: Any = 1,
+    beta: Any = None,
+) -> Array:
+    """``contract`` with its options checked and frozen; plans are cached under all of them."""
+    arrays = [as_array(x) for x in operands]
+    if out is not None and not isinstance(out, np.ndarray):
+        raise UnsupportedTypeError(f"out must be a NumPy array: it is a {type(out).__name__}.")
+    if out is not None and not out.flags.writeable:
+        raise InvalidValueError("out is read-only.")
+    addend, beta = _addend(c, beta)
+    layouts = [layout_of(x) for x in arrays]
+    others = None if out is None else layout_of(out), None if addend is None else layout_of(addend)
+    key = (written, options, *layouts, *others)
+    if others == (None, None) and options.operators is None and options.dtype is None:
+        flat = [part for layout in layouts for part in layout]
+        head = (written, options.order, options.compute_type, options.optimize)
+        key = (*head, options.memory_limit, *flat)
+    call = handle.plans.get(key)
+    if call is None:
+        if c is not None and addend is None:  # checked although it is not read
+            call_for(handle, written, layouts, options, others[0], layout_of(as_array(c)))
+        call = call_for(handle, written, layouts, options, *others)
+        handle.plans.put(key, call)
+    return call.into(arrays, out, addend, alpha, beta)
+
+
+def interleaved_arguments(arguments: Sequence[Any]) -> tuple[Written, tuple[Any, ...]]:
+    """(array, labels, ..., output labels) -> what was written, and the arrays."""
+    operands = tuple(arguments[0 : len(arguments) - 1 : 2])
+    sublists = tuple(_labels(each) for each in arguments[1::2])
+    output = _labels(arguments[-1]) if len(arguments) % 2 else None
+    if not operands:
+        raise InvalidValueError(
+            "An expression is a string followed by operands, or operands each followed by its "
+            f"labels: the first of {len(arguments)} arguments is a {type(arguments[0]).__name__}."
+        )
+    return (sublists, output), operands
+
+
+def _labels(sublist: Any) -> tuple[Hashable, ...]:
+    try:
+        return tuple(sublist)
+    except TypeError:
+        raise InvalidValueError(
+            f"Labels are a sequence, one for each dimension: {sublist!r} is none."
+        ) from None
+
+
+def _frozen(value: Any) -> Any:
+    """Lists as tuples, so that an option can be part of a key."""
+    return tuple(_frozen(each) for each in value) if isinstance(value, list | tuple) else value
+
+
+def _addend(c: Any, beta: Any) -> tuple[Array | None, Any]:
+    """C as an array where it is read, and beta."""
+    if c is None:
+        if beta is not None and beta != 0:
+            raise InvalidValueError(f"beta is {beta!r}, and there is no c to scale.")
+        return None, 0
+    beta = 1 if beta is None else beta
+    return (None, 0) if beta == 0 else (as_array(c), beta)
+
+
+def contract_expression(
+    expression: Any,
+    *operands: Any,
+    dtype: Any = "float64",
+    constants: Iterable[int] = (),
+    order: str = "F",
+    compute_type: ComputeType | str | None = None,
+    operators: Sequence[Operator | str | None] | None = None,
+    optimize: Any = "auto",
+    memory_limit: int | None = None,
+    handle: Handle | None = None,
+) -> "ContractExpression":
+    """A callable that evaluates ``expression`` for operands of the given shapes, planned once.
+
+    An operand is a shape (a packed column-major tensor of ``dtype``), a TensorDescriptor, or an
+    array: an array is a constant, kept and used in every call. ``constants`` may name the
+    positions of the arrays, as opt_einsum asks for. The other options are ``contract``'s.
+
+    Raises what ``contract`` raises for the same request.
+    """
+    if type(expression) is not str:
+        expression, operands = interleaved_arguments((expression, *operands))
+    options = Options(
+        order, compute_type, _frozen(operators), _frozen(optimize), memory_limit
+    )
+    given = tuple(_operand(x, np.dtype(dtype)) for x in operands)
+    for at in constants:
+        if not 0 <= at < len(given) or not isinstance(given[at], np.ndarray):
+            raise InvalidValueError(f"Constant {at} must be an array among the operands.")
+    return ContractExpression(
+        expression, given, options, default_handle() if handle is None else handle
+    )
+
+
+def _operand(x: Any, dtype: np.dtype[Any]) -> Layout | Array:
+    """A constant array, or the layout an operand will have."""
+    if isinstance(x, np.ndarray):
+        return as_array(x)
+    tensor = x if isinstance(x, TensorDescriptor) else _packed(x, dtype)
+    of_tensor = np.dtype(tensor.dtype)
+    return tensor.extents, tuple(step * of_tensor.itemsize for step in tensor.steps), of_tensor
+
+
+def _packed(shape: Any, dtype: np.dtype[Any]) -> TensorDescriptor:
+    try:
+        return TensorDescriptor(tuple(shape), None, dtype.name)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InvalidValueError):
+            raise
+        raise InvalidValueError(
+            f"An operand is a shape, a TensorDescriptor or an array: {shape!r} is none."
+        ) from None
+
+
+class ContractExpression:
+    """An expression planned for operands of fixed shapes and types; call it with arrays.
+
+    Arrays in another memory order than planned work and are planned once more, on first sight.
+    Printing it shows its plan; ``explain`` says why.
+    """
+
+    def __init__(
+        self, written: Written, operands: tuple[Layout | Array, ...], options: Options, handle: Handle
+    ) -> None:
+        self._written = written
+        self._options = options
+        self._handle = handle
+        self._constants = {at: x for at, x in enumerate(operands) if isinstance(x, np.ndarray)}
+        self._layouts = [layout_of(x) if isinstance(x, np.ndarray) else x for x in operands]
+        self._variable = [at for at in range(len(operands)) if at not in self._constants]
+        self._call: Call = call_for(handle, written, self._layouts, options)
+        self._signature = [part for at in self._variable for part in self._layouts[at]]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan for the layouts the expression was made with."""
+        return self._call.loaded.plan
+
+    def __call__(
+        self,
+        *operands: Any,
+        out: Array | None = None,
+        c: Any = None,
+        alpha: complex = 1,
+        beta: complex | None = None,
+    ) -> Array:
+        """The result for ``operands``: one array for each operand that is no constant."""
+        if out is None and c is None and beta is None and layouts_of(operands) == self._signature:
+            arrays = self._with_constants(operands) if self._constants else operands
+            return self._call.fresh(arrays, alpha)
+        arrays = self._checked(operands)
+        return evaluate(self._handle, self._written, arrays, self._options, out, c, alpha, beta)
+
+    def explain(self) -> str:
+        """The plan as a table: steps, costs, candidates, and why the chosen ones won."""
+        return explain(self.plan)
+
+    def __str__(self) -> str:
+        return str(self.plan)
+
+    def __repr__(self) -> str:
+        operands = ", ".join(str(shape) for shape, _, _ in self._layouts)
+        return f"<ContractExpression {self._written!r} for {operands}>"
+
+    def _with_constants(self, operands: Sequence[Any]) -> list[Any]:
+        given = iter(operands)
+        return [
+            self._constants[at] if at in self._constants else next(given)
+            for at in range(len(self._layouts))
+        ]
+
+    def _checked(self, operands: Sequence[Any]) -> list[Any]:
+        if len(operands) != len(self._variable):
+            raise InvalidValueError(
+                f"The expression takes {len(self._variable)} operands: {len(operands)} were given."
+            )
+        arrays = [as_array(x) for x in operands]
+        for at, x in zip(self._variable, arrays, strict=True):
+            shape, _, dtype = self._layouts[at]
+            if x.shape != shape:
+                raise InvalidValueError(
+                    f"Operand {at} was planned with shape {shape}: it has {x.shape}."
+                )
+            if x.dtype != dtype:
+                raise UnsupportedTypeError(
+                    f"Operand {at} was planned with type {dtype.name}: it has {x.dtype.name}."
+                )
+        return self._with_constants(arrays)

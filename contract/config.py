@@ -1,0 +1,66 @@
+"""Every environment variable the library reads, in one table; Settings hold what they said."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from contract.errors import InvalidValueError
+
+__all__ = ["VARIABLES", "Settings", "Variable"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One environment variable: its name, what it means, and the value when it is unset."""
+
+    name: str
+    meaning: str
+    default: str
+
+
+DISABLE_PLAN_CACHE = Variable(
+    "CUTENSOR_DISABLE_PLAN_CACHE", "1: plan every call anew, keep no plan cache", "0"
+)
+NUM_THREADS = Variable(
+    "CONTRACT_NUM_THREADS", "threads of the host kernels; 0: one for each usable core", "0"
+)
+HOST_KERNELS = Variable(
+    "CONTRACT_HOST_KERNELS", "auto, numba or numpy: which host kernels move data", "auto"
+)
+
+VARIABLES = (DISABLE_PLAN_CACHE, NUM_THREADS, HOST_KERNELS)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a Handle obeys; read from the environment once, when the Handle is made."""
+
+    plan_cache: bool = True
+    threads: int = 0
+    kernels: str = "auto"
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
+        """Read every variable of VARIABLES; an invalid value raises InvalidValueError."""
+        values = os.environ if environment is None else environment
+        return cls(
+            plan_cache=not _integer(values, DISABLE_PLAN_CACHE, maximum=1),
+            threads=_integer(values, NUM_THREADS, maximum=4096),
+            kernels=_choice(values, HOST_KERNELS, ("auto", "numba", "numpy")),
+        )
+
+
+def _integer(values: Mapping[str, str], variable: Variable, maximum: int) -> int:
+    text = values.get(variable.name) or variable.default
+    if not text.isdecimal() or int(text) > maximum:
+        raise InvalidValueError(
+            f"{variable.name} takes an integer from 0 to {maximum}: it is {text!r}."
+        )
+    return int(text)
+
+
+def _choice(values: Mapping[str, str], variable: Variable, choices: tuple[str, ...]) -> str:
+    text = values.get(variable.name) or variable.default
+    if text not in choices:
+        raise InvalidValueError(f"{variable.name} takes one of {choices}: it is {text!r}.")
+    return text

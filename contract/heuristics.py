@@ -1,0 +1,75 @@
+"""What the planner knows about a machine: rates, overheads, cache budgets, each with its reason.
+
+The model decides between candidates; it does not predict wall-clock times of a given machine.
+It deliberately ignores the number of threads, so that a plan, and with it every bit of a
+result, does not depend on it.
+"""
+
+from dataclasses import dataclass
+
+from contract.compute import is_blas_type, is_complex, item_size
+
+__all__ = ["HOST", "Machine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Rates per second and overheads in seconds of one kind of machine."""
+
+    blas_flops: float  # float64 matrix products; float32 runs at twice the rate
+    plain_flops: float  # products of types that BLAS has not
+    loop_flops: float  # loop by loop on strided operands, without packing
+    memory_bandwidth: float  # bytes read and written
+    cache_bandwidth: float  # the same inside the cache
+    transpose_rate: float  # elements moved between two different stride-1 modes
+    call: float  # one call of a step from Python
+    block: float  # one block of a Gett: packing, a product, unpacking
+    product: float  # one matrix product inside a batch
+    line: int  # bytes that move together; shorter runs waste the rest
+    panel_bytes: tuple[int, ...]  # sizes of packed panels worth trying
+    loop_product: int  # multiply-adds up to which packing is not considered
+
+    def flops(self, dtype: str) -> float:
+        """Floating-point operations per second of matrix products in ``dtype``."""
+        if not is_blas_type(dtype):
+            return self.plain_flops
+        return self.blas_flops * (2 if dtype in ("float32", "complex64") else 1)
+
+    def product_seconds(self, count: int, m: int, n: int, k: int, dtype: str) -> float:
+        """``count`` products of an m x k by a k x n matrix, operands in cache.
+
+        BLAS repacks its operands in every call: that is what makes thin products slow.
+        """
+        flops = (8 if is_complex(dtype) else 2) * m * n * k
+        repacked = (m * k + k * n + 2 * m * n) * item_size(dtype)
+        return count * (
+            self.product + flops / self.flops(dtype) + repacked / self.cache_bandwidth
+        )
+
+    def stream_seconds(self, elements: int, run: int, dtype: str) -> float:
+        """Reading or writing ``elements`` in memory, in runs of ``run`` contiguous ones."""
+        size = item_size(dtype)
+        wasted = max(1.0, self.line / (max(run, 1) * size))
+        return elements * size * min(wasted, self.line / size) / self.memory_bandwidth
+
+    def copy_seconds(self, elements: int, run: int, dtype: str, transposed: bool) -> float:
+        """Copying between memory and a panel in cache."""
+        moved = elements * item_size(dtype) / self.cache_bandwidth
+        shuffled = elements / self.transpose_rate if transposed else 0.0
+        return self.stream_seconds(elements, run, dtype) + moved + shuffled
+
+
+HOST = Machine(
+    blas_flops=80e9,  # two AVX-512 cores; only the ratio to the bandwidths matters
+    plain_flops=4e9,
+    loop_flops=1.5e9,
+    memory_bandwidth=12e9,
+    cache_bandwidth=60e9,
+    transpose_rate=2.0e9,
+    call=2e-6,
+    block=12e-6,
+    product=0.4e-6,
+    line=64,
+    panel_bytes=(1 << 19, 1 << 21, 1 << 23),  # L2 of one core, shared L3, large L3
+    loop_product=1 << 12,
+)

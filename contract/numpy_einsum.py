@@ -1,0 +1,260 @@
+"""einsum and einsum_path with NumPy's signature and behaviour.
+
+What numpy.einsum accepts gives the same values, shape and type, what it refuses is refused with
+the same exception class. Beyond it: labels without limit in number and any unicode letter.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from contract import expression as notations
+from contract.api import interleaved_arguments
+from contract.errors import InvalidValueError, UnsupportedTypeError
+from contract.expression import Expression
+from contract.handle import Handle, default_handle
+from contract.layout import overlaps
+from contract.order import contraction_path, is_path_name
+from contract.request import (
+    Options,
+    Written,
+    as_array,
+    call_for,
+    layout_of,
+    layouts_of,
+    resolve_notation,
+)
+from contract.run.host_views import Array
+
+__all__ = ["einsum", "einsum_path"]
+
+_CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
+
+
+def einsum(
+    *operands: Any,
+    out: Any = None,
+    optimize: Any = False,
+    dtype: Any = None,
+    order: str = "K",
+    casting: Any = "safe",
+) -> Any:
+    """The sum over every label that the output has not, of the product of the operands.
+
+    ``einsum("ij,jk->ik", a, b)``, with implicit outputs, ellipses and the interleaved form, as
+    numpy.einsum: a new array (a scalar for rank 0, a writeable view where one operand is only
+    transposed or its diagonal taken), or ``out``. Products of more than two operands are always
+    ordered; ``optimize`` chooses how, as NumPy or opt_einsum take it.
+
+    Raises ValueError for notation and shapes, TypeError for types and casts, as NumPy does.
+    Source: numpy.einsum.
+    """
+    handle = default_handle()
+    if out is None and dtype is None and operands and type(operands[0]) is str:
+        layouts = layouts_of(operands[1:])
+        if layouts is not None:
+            key = (operands[0], "numpy", order, casting, optimize, *layouts)
+            try:
+                call = handle.plans.get(key)
+            except TypeError:  # an explicit path may be a list
+                call = None
+            if call is not None:
+                result = call.fresh(operands[1:], 1)
+                return result if result.ndim else result[()]
+    return _einsum(handle, operands, out, optimize, dtype, order, casting)
+
+
+def _einsum(
+    handle: Handle,
+    operands: Sequence[Any],
+    out: Any,
+    optimize: Any,
+    dtype: Any,
+    order: Any,
+    casting: Any,
+) -> Any:
+    written, arrays = _arguments(operands)
+    path = _path(optimize, len(arrays))
+    layout, rule = _order(order), _casting(casting)
+    wanted = None if dtype is None else np.dtype(dtype)
+    if out is not None and not isinstance(out, np.ndarray):
+        raise UnsupportedTypeError("keyword parameter out must be an array for einsum")
+    expression = resolve_notation(written, [x.shape for x in arrays])
+    _require_distinct_output(expression)
+    extents = notations.mode_extents(expression, [x.shape for x in arrays])
+    if len(arrays) == 1 and out is None:
+        view = _view(arrays[0], expression)
+        if view is not None:
+            return view if view.ndim else view[()]
+    computed = _computed_type(arrays, out, wanted, rule)
+    options = Options(order=layout, optimize=path, dtype=computed)
+    layouts = [layout_of(x) for x in arrays]
+    if out is not None:
+        shape = tuple(extents[mode] for mode in expression.output)
+        _check_out(out, shape)
+        if out.shape == shape and not overlaps(out.shape, out.strides):
+            call = call_for(handle, written, layouts, options, layout_of(out))
+            return call.into(arrays, out, None, 1, 0)
+    call = call_for(handle, written, layouts, options)
+    result = call.fresh(arrays, 1)
+    if out is not None:
+        np.copyto(out, result, casting="unsafe")
+        return out
+    if wanted is None and type(operands[0]) is str:
+        flat = [part for each in layouts for part in each]
+        handle.plans.put((operands[0], "numpy", order, casting, _frozen(optimize), *flat), call)
+    return result if result.ndim else result[()]
+
+
+def einsum_path(*operands: Any, optimize: Any = "greedy") -> tuple[list[Any], str]:
+    """The order in which einsum contracts: (["einsum_path", (0, 1), ...], a printable plan).
+
+    The first item of each tuple's positions are removed from the operands, their result is
+    appended, as in numpy.einsum_path; the list can be given back as ``optimize``.
+    """
+    written, arrays = _arguments(operands)
+    path = _path(optimize, len(arrays), unordered=False)
+    shapes = [x.shape for x in arrays]
+    expression = resolve_notation(written, shapes)
+    _require_distinct_output(expression)
+    extents = notations.mode_extents(expression, shapes)
+    found = contraction_path(
+        [frozenset(modes) for modes in expression.inputs],
+        frozenset(expression.output),
+        extents,
+        path,
+    )
+    options = Options(order="K", optimize=found)
+    call = call_for(default_handle(), written, [layout_of(x) for x in arrays], options)
+    return ["einsum_path", *found], str(call.loaded.plan)
+
+
+# --- arguments --------------------------------------------------------------------------------
+
+
+def _arguments(operands: Sequence[Any]) -> tuple[Written, list[Array]]:
+    if not operands or (isinstance(operands[0], str | bytes) and len(operands) == 1):
+        raise InvalidValueError(
+            "einsum takes a string and at least one operand, or at least one operand and its "
+            "list of labels."
+        )
+    first = operands[0]
+    if isinstance(first, str | bytes):
+        text = first.decode() if isinstance(first, bytes) else str(first)
+        return text, [as_array(x) for x in operands[1:]]
+    if len(operands) == 1:
+        raise InvalidValueError("Each operand is followed by its list of labels.")
+    for sublist in (*operands[1::2], *(operands[-1:] if len(operands) % 2 else ())):
+        _require_integers(sublist)
+    written, arrays = interleaved_arguments(operands)
+    return written, [as_array(x) for x in arrays]
+
+
+def _require_integers(sublist: Any) -> None:
+    if isinstance(sublist, str | bytes) or not isinstance(sublist, Sequence | np.ndarray):
+        raise UnsupportedTypeError(
+            f"Labels are a sequence of integers and Ellipsis: they are {sublist!r}."
+        )
+    for label in sublist:
+        if label is not Ellipsis and not hasattr(label, "__index__"):
+            raise UnsupportedTypeError(
+                f"Each label is an integer or Ellipsis: {label!r} is neither."
+            )
+        if label is not Ellipsis and int(label) < 0:
+            raise InvalidValueError(f"Labels are not negative: {label} is.")
+
+
+def _path(optimize: Any, count: int, unordered: bool = True) -> Any:
+    """NumPy's ``optimize`` as contraction_path takes it; the errors are NumPy's."""
+    if optimize is None or optimize is False:
+        return "auto" if unordered else False
+    if optimize is True:
+        return "auto"
+    if isinstance(optimize, str):
+        if count > 2 and not is_path_name(optimize):
+            raise KeyError(f"Unknown optimizer {optimize!r}.")
+        return optimize
+    if callable(optimize):
+        return optimize
+    if len(optimize) and optimize[0] == "einsum_path":
+        return tuple(tuple(group) for group in optimize[1:])
+    if len(optimize) == 2 and isinstance(optimize[0], str):
+        return _path(optimize[0], count)  # the limit bounds an intermediate NumPy would make
+    raise UnsupportedTypeError(f"Did not understand the path: {optimize!r}.")
+
+
+def _frozen(optimize: Any) -> Any:
+    if isinstance(optimize, list | tuple):
+        return tuple(_frozen(each) for each in optimize)
+    return optimize
+
+
+def _order(order: Any) -> str:
+    if not isinstance(order, str):
+        raise UnsupportedTypeError(f"order must be a string: it is a {type(order).__name__}.")
+    if order.upper() not in ("C", "F", "A", "K"):
+        raise InvalidValueError(f"order must be one of 'C', 'F', 'A', 'K': it is {order!r}.")
+    return order.upper()
+
+
+def _casting(casting: Any) -> Any:
+    if not isinstance(casting, str):
+        raise UnsupportedTypeError(f"casting must be a string: it is a {type(casting).__name__}.")
+    if casting not in _CASTINGS:
+        raise InvalidValueError(f"casting must be one of {_CASTINGS}: it is {casting!r}.")
+    return casting
+
+
+def _require_distinct_output(expression: Expression) -> None:
+    for at, mode in enumerate(expression.output):
+        if mode in expression.output[:at]:
+            raise InvalidValueError(
+                f"The output has label {expression.labels[mode]!r} more than once."
+            )
+
+
+# --- types and results ----------------------------------------------------------------------
+
+
+def _computed_type(
+    arrays: Sequence[Array], out: Array | None, wanted: np.dtype[Any] | None, casting: Any
+) -> np.dtype[Any]:
+    """The type of products and sums: ``dtype``, or the common type of operands and out."""
+    types = [x.dtype for x in arrays]
+    common = types if out is None else [*types, out.dtype]
+    computed = np.result_type(*common) if wanted is None else wanted
+    for at, dtype in enumerate(types):
+        if not np.can_cast(dtype, computed, casting):
+            raise UnsupportedTypeError(
+                f"Operand {at} of type {dtype} cannot be cast to {computed} by rule {casting!r}."
+            )
+    if out is not None and not np.can_cast(computed, out.dtype, casting):
+        raise UnsupportedTypeError(
+            f"The result of type {computed} cannot be cast to out's {out.dtype} by rule "
+            f"{casting!r}."
+        )
+    return computed.newbyteorder("=")
+
+
+def _check_out(out: Array, shape: tuple[int, ...]) -> None:
+    if not out.flags.writeable:
+        raise InvalidValueError("out is read-only.")
+    fits = len(out.shape) == len(shape) and all(
+        mine in (1, theirs) for mine, theirs in zip(shape, out.shape, strict=True)
+    )
+    if not fits:
+        raise InvalidValueError(f"out has shape {out.shape}, the result has shape {shape}.")
+
+
+def _view(x: Array, expression: Expression) -> Array | None:
+    """The operand itself seen through other strides, where nothing is summed."""
+    modes, output = expression.inputs[0], expression.output
+    if set(modes) - set(output):
+        return None
+    strides = [
+        sum(stride for mode, stride in zip(modes, x.strides, strict=True) if mode == wanted)
+        for wanted in output
+    ]
+    shape = [x.shape[modes.index(mode)] for mode in output]
+    return np.lib.stride_tricks.as_strided(x, shape, strides)

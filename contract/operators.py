@@ -1,0 +1,82 @@
+"""Operators on elements: which exist, and which data types each accepts."""
+
+from enum import Enum
+
+from contract.compute import has_compute_type, is_complex, is_real_floating
+from contract.errors import InvalidValueError, UnsupportedTypeError
+
+__all__ = ["BinaryOperator", "Operator", "accepts", "require", "unary"]
+
+
+class Operator(Enum):
+    """Unary operators y = op(x), with cuTENSOR's names in lower case as values."""
+
+    IDENTITY = "identity"
+    SQRT = "sqrt"
+    RELU = "relu"
+    CONJ = "conj"
+    RCP = "rcp"
+    SIGMOID = "sigmoid"
+    TANH = "tanh"
+    EXP = "exp"
+    LOG = "log"
+    ABS = "abs"
+    NEG = "neg"
+    SIN = "sin"
+    COS = "cos"
+    TAN = "tan"
+    SINH = "sinh"
+    COSH = "cosh"
+    ASIN = "asin"
+    ACOS = "acos"
+    ATAN = "atan"
+    ASINH = "asinh"
+    ACOSH = "acosh"
+    ATANH = "atanh"
+    CEIL = "ceil"
+    FLOOR = "floor"
+    MISH = "mish"
+    SWISH = "swish"
+    SOFT_PLUS = "soft_plus"
+    SOFT_SIGN = "soft_sign"
+
+
+class BinaryOperator(Enum):
+    """Binary operators z = op(x, y); MAX and MIN propagate NaN."""
+
+    ADD = "add"
+    MUL = "mul"
+    MAX = "max"
+    MIN = "min"
+
+
+_EVERY_TYPE = frozenset({Operator.IDENTITY, Operator.CONJ})  # CONJ of a real type is IDENTITY
+_INTEGER = _EVERY_TYPE | {Operator.RELU}
+
+
+def accepts(operator: Operator, dtype: str) -> bool:
+    """Whether ``operator`` is defined for elements of ``dtype``."""
+    if is_real_floating(dtype):
+        return has_compute_type(dtype) or operator in _EVERY_TYPE
+    return operator in (_EVERY_TYPE if is_complex(dtype) or dtype == "bool" else _INTEGER)
+
+
+def require(operator: Operator, dtype: str, operand: int) -> None:
+    """Raise UnsupportedTypeError unless ``operator`` accepts ``dtype``; names the operand."""
+    if not accepts(operator, dtype):
+        supported = ", ".join(each.name for each in Operator if accepts(each, dtype))
+        raise UnsupportedTypeError(
+            f"Operator {operator.name} is not defined for operand {operand} of type {dtype}; "
+            f"defined are {supported}."
+        )
+
+
+def unary(name: "Operator | str | None") -> Operator:
+    """The operator called ``name``; None is IDENTITY; InvalidValueError lists the names."""
+    if name is None:
+        return Operator.IDENTITY
+    try:
+        return Operator(name)
+    except ValueError:
+        names = ", ".join(each.value for each in Operator)
+        raise InvalidValueError(f"Unknown operator {name!r}; known are {names}.") from None

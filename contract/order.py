@@ -1,0 +1,104 @@
+"""N operands -> a sequence of pairwise operations. The only importer of opt_einsum."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from contract.errors import InvalidValueError
+
+__all__ = ["Pair", "contraction_path", "is_path_name", "pairwise"]
+
+Modes = frozenset[int]
+Path = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Operand ``left`` times operand ``right`` leaves ``modes``.
+
+    Operands are numbered 0..N-1; the result of the i-th pair is operand N+i.
+    """
+
+    left: int
+    right: int
+    modes: Modes
+
+
+def pairwise(
+    inputs: Sequence[Modes], output: Modes, extents: Sequence[int], path: Hashable | Any
+) -> tuple[Pair, ...]:
+    """N-1 pairs that contract ``inputs`` to ``output``; ``path`` as opt_einsum's ``optimize``."""
+    alive = list(range(len(inputs)))
+    modes = list(inputs)
+    pairs: list[Pair] = []
+    for group in contraction_path(inputs, output, extents, path):
+        taken = [alive[position] for position in group]
+        alive = [each for position, each in enumerate(alive) if position not in group]
+        result = taken[0]
+        for index, right in enumerate(taken[1:], 1):
+            needed = output.union(*(modes[each] for each in alive + taken[index + 1 :]))
+            pairs.append(Pair(result, right, (modes[result] | modes[right]) & needed))
+            modes.append(pairs[-1].modes)
+            result = len(modes) - 1
+        alive.append(result)
+    return tuple(pairs)
+
+
+def contraction_path(
+    inputs: Sequence[Modes], output: Modes, extents: Sequence[int], path: Hashable | Any
+) -> Path:
+    """Positions contracted at each stage, as in numpy.einsum_path and opt_einsum."""
+    if not isinstance(path, (str, bool)) and isinstance(path, Sequence):
+        return _checked(path, len(inputs))
+    if len(inputs) <= 2 or path is False:
+        return (tuple(range(len(inputs))),)
+    return _optimized(inputs, output, extents, path)
+
+
+def is_path_name(name: str) -> bool:
+    """Whether opt_einsum has an optimizer of this name."""
+    import opt_einsum
+
+    try:
+        opt_einsum.paths.get_path_fn(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _optimized(
+    inputs: Sequence[Modes], output: Modes, extents: Sequence[int], path: Any
+) -> Path:
+    import opt_einsum
+
+    names = [opt_einsum.get_symbol(mode) for mode in range(len(extents))]
+    terms = [[names[mode] for mode in sorted(modes)] for modes in inputs]
+    equation = ",".join(map("".join, terms)) + "->" + "".join(names[m] for m in sorted(output))
+    shapes = [tuple(extents[mode] for mode in sorted(modes)) for modes in inputs]
+    try:
+        found, _ = opt_einsum.contract_path(
+            equation, *shapes, shapes=True, optimize="auto" if path is True else path
+        )
+    except KeyError:
+        raise InvalidValueError(
+            f"optimize must be a bool, a path, an optimizer or the name of one of "
+            f"opt_einsum's optimizers: it is {path!r}."
+        ) from None
+    return tuple(tuple(group) for group in found)
+
+
+def _checked(path: Sequence[Any], count: int) -> Path:
+    """The explicit path as tuples, completed by one last group if it leaves several operands."""
+    groups = tuple(tuple(int(position) for position in group) for group in path)
+    left = reduce(_contract_group, groups, count)
+    return groups if left == 1 else (*groups, tuple(range(left)))
+
+
+def _contract_group(left: int, group: tuple[int, ...]) -> int:
+    if not group or len(set(group)) != len(group) or not all(0 <= at < left for at in group):
+        raise InvalidValueError(
+            f"A path contracts distinct positions among the operands that are left: "
+            f"{left} are left, the group is {group}."
+        )
+    return left - len(group) + 1

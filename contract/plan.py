@@ -1,0 +1,432 @@
+"""A plan: frozen steps over numbered slots. No array, pointer, stream or function is inside.
+
+A View is a slot seen through strides and costs nothing; a step moves bytes. There are five
+kinds of steps, and every executor, the explainer and the workspace read the same ones.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+from contract.compute import is_complex, item_size
+from contract.descriptors import Algo, TensorDescriptor
+from contract.operators import BinaryOperator, Operator
+from contract.text import Row, aligned, count, seconds
+
+__all__ = [
+    "Candidate",
+    "Elementwise",
+    "Gemm",
+    "Gett",
+    "Kind",
+    "Loop",
+    "Panels",
+    "Permute",
+    "Plan",
+    "Product",
+    "Reduce",
+    "Slot",
+    "SlotKind",
+    "Source",
+    "Step",
+    "View",
+    "modes_text",
+    "step_bytes",
+    "step_flops",
+    "step_slots",
+]
+
+
+class SlotKind(Enum):
+    """What a slot holds; the caller gives all but the temporaries."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    ADDEND = "addend"
+    TEMPORARY = "temporary"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One buffer of a plan and the tensor that lies in it."""
+
+    kind: SlotKind
+    tensor: TensorDescriptor
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a packed tensor of these extents."""
+        return prod(self.tensor.extents) * item_size(self.tensor.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Slot ``slot`` seen through ``strides`` (elements, one for each dimension of the step)."""
+
+    slot: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """op(view), read by a step."""
+
+    view: View
+    operator: Operator = Operator.IDENTITY
+
+
+@dataclass(frozen=True, slots=True)
+class Permute:
+    """T[i] = [alpha *] op(S[i]) [+ beta * C[i]], with conversion of type and layout."""
+
+    source: Source
+    target: View
+    extents: tuple[int, ...]
+    modes: tuple[int, ...]
+    scaled: bool = False
+    addend: View | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """T[i] = [alpha *] prod_j op_j(S_j[i]) [+ beta * C[i]]; stride 0 broadcasts.
+
+    Without sources the product is zero: the step fills T with zeros or with beta * C.
+    """
+
+    sources: tuple[Source, ...]
+    target: View
+    extents: tuple[int, ...]
+    modes: tuple[int, ...]
+    dtype: str
+    scaled: bool = False
+    addend: View | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """T[i] = [alpha *] sum_r op(S[i, r]) [+ beta * C[i]]; r runs over the last dimensions.
+
+    The first ``kept`` of ``extents`` belong to T; the sum is kept in ``dtype``.
+    """
+
+    source: Source
+    target: View
+    extents: tuple[int, ...]
+    modes: tuple[int, ...]
+    kept: int
+    dtype: str
+    operator: BinaryOperator = BinaryOperator.ADD
+    scaled: bool = False
+    addend: View | None = None
+
+    @property
+    def reduced(self) -> int:
+        """How many elements of S make one element of T."""
+        return prod(self.extents[self.kept :])
+
+
+class Kind(Enum):
+    """Which operands of a product have a mode: l all, m A and D, n B and D, k A and B."""
+
+    BATCH = "l"
+    M = "m"
+    N = "n"
+    K = "k"
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One loop of a product: ``extent`` and the strides in A, B, D and C (elements).
+
+    ``modes`` are the modes fused into the loop, fastest first.
+    """
+
+    kind: Kind
+    extent: int
+    a: int
+    b: int
+    d: int
+    c: int
+    modes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """How a Gett is blocked on the host: panels of cache size, packed, multiplied, unpacked.
+
+    ``blocks`` is the extent of a block for each loop of the step. In a block the loops ``m``,
+    ``n`` and ``k`` (indices, fastest first) are flattened into the three extents of a matrix
+    product and the loops ``batch`` enumerate such products. An operand with its ``pack`` flag
+    is copied into a panel; the others are used where they lie. ``splits`` partial sums over
+    the blocks of k are kept apart and added in order.
+    """
+
+    blocks: tuple[int, ...]
+    m: tuple[int, ...]
+    n: tuple[int, ...]
+    k: tuple[int, ...]
+    batch: tuple[int, ...]
+    pack_a: bool
+    pack_b: bool
+    pack_d: bool
+    splits: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """D[l,m,n] = [alpha *] sum_k opA(A[l,m,k]) * opB(B[l,k,n]) [+ beta * C[l,m,n]].
+
+    A and B are ``a`` and ``b``; D and C are slots; ``loops`` hold all strides. ``dtype`` is
+    the type in which products are formed and summed.
+    """
+
+    a: int
+    b: int
+    d: int
+    loops: tuple[Loop, ...]
+    dtype: str
+    operator_a: Operator = Operator.IDENTITY
+    operator_b: Operator = Operator.IDENTITY
+    scaled: bool = False
+    c: int | None = None
+
+    def extent(self, *kinds: Kind) -> int:
+        """The number of index values over all loops of these kinds."""
+        return prod(loop.extent for loop in self.loops if loop.kind in kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm(Product):
+    """A product that BLAS does on the operands where they lie: one row each of m, n and k.
+
+    Rows of kind l enumerate matrix products; an operand without the mode has stride 0 there.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Gett(Product):
+    """A product on arbitrary strides: by panels, or loop by loop where ``panels`` is None."""
+
+    panels: Panels | None = None
+
+
+Step = Permute | Elementwise | Reduce | Gemm | Gett
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What was considered for one operation: the algorithm, its predicted seconds, and why."""
+
+    algo: Algo
+    seconds: float
+    reason: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps over slots: inputs first, then the output, the addend if one is read, temporaries.
+
+    ``offsets`` place each slot's tensor in the workspace (bytes; -1: the caller gives it).
+    ``considered`` has, for each step, the candidates of the operation the step belongs to.
+    """
+
+    slots: tuple[Slot, ...]
+    steps: tuple[Step, ...]
+    offsets: tuple[int, ...]
+    workspace: int
+    labels: tuple[str, ...]
+    inputs: int
+    considered: tuple[tuple[Candidate, ...], ...]
+    naive_flops: int
+    compute: str | None = None
+
+    @property
+    def output(self) -> int:
+        """The slot of D."""
+        return self.inputs
+
+    @property
+    def addend(self) -> int | None:
+        """The slot of C, or None where C is not read."""
+        after = self.inputs + 1
+        is_addend = after < len(self.slots) and self.slots[after].kind is SlotKind.ADDEND
+        return after if is_addend else None
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of all steps."""
+        return sum(step_flops(step) for step in self.steps)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes read and written by all steps, each operand of a step counted once."""
+        return sum(step_bytes(self, step) for step in self.steps)
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time of the chosen candidates."""
+        chosen = {id(row): row for row in self.considered}
+        return sum(each.seconds for row in chosen.values() for each in row if each.chosen)
+
+    @property
+    def largest_intermediate(self) -> int:
+        """Elements of the largest temporary tensor; 0 without temporaries."""
+        sizes = (prod(s.tensor.extents) for s in self.slots if s.kind is SlotKind.TEMPORARY)
+        return max(sizes, default=0)
+
+    def __str__(self) -> str:
+        """One row for each step: what it reads and writes, FLOPs, bytes, and its bound."""
+        head: Row = ("step", "kind", "reads", "writes", "FLOPs", "bytes", "bound", "candidate")
+        rows = [head, *(_step_row(self, at, step) for at, step in enumerate(self.steps))]
+        return "\n".join((_title(self), *aligned(rows), *_totals(self)))
+
+
+def step_flops(step: Step) -> int:
+    """2 per multiply-add of real numbers, 8 of complex ones; 1 per element elsewhere."""
+    match step:
+        case Gemm() | Gett():
+            each = 8 if is_complex(step.dtype) else 2
+            return each * prod(loop.extent for loop in step.loops)
+        case Elementwise():
+            return prod(step.extents) * max(len(step.sources) - 1, 0)
+        case Reduce():
+            return prod(step.extents)
+        case Permute():
+            return 0
+
+
+def step_slots(step: Step) -> Iterator[int]:
+    """Every slot the step reads, then the one it writes."""
+    match step:
+        case Gemm() | Gett():
+            yield from (step.a, step.b)
+            if step.c is not None:
+                yield step.c
+            yield step.d
+        case Elementwise():
+            yield from (source.view.slot for source in step.sources)
+            yield from _addend_and_target(step)
+        case Reduce() | Permute():
+            yield step.source.view.slot
+            yield from _addend_and_target(step)
+
+
+def step_bytes(plan: Plan, step: Step) -> int:
+    """Bytes of the distinct elements that the step reads and writes."""
+    return sum(plan.slots[slot].bytes for slot in step_slots(step))
+
+
+def _addend_and_target(step: Permute | Elementwise | Reduce) -> Iterator[int]:
+    if step.addend is not None:
+        yield step.addend.slot
+    yield step.target.slot
+
+
+# --- the whole plan ---------------------------------------------------------------------------
+
+
+def _title(plan: Plan) -> str:
+    tensors = [slot.tensor for slot in plan.slots[: plan.inputs]]
+    inputs = " x ".join(str(tensor) for tensor in tensors)
+    compute = f", compute {plan.compute}" if plan.compute else ""
+    return f"{inputs} -> {plan.slots[plan.output].tensor}{compute}"
+
+
+def _totals(plan: Plan) -> Iterator[str]:
+    largest = plan.largest_intermediate
+    yield (
+        f"naive {count(plan.naive_flops)}FLOP, optimised {count(plan.flops)}FLOP "
+        f"({plan.naive_flops / max(plan.flops, 1):.3g}x), {count(plan.moved_bytes)}B moved"
+    )
+    yield (
+        f"largest intermediate {count(largest)}elements, workspace {count(plan.workspace)}B, "
+        f"predicted {seconds(plan.seconds)}"
+    )
+
+
+# --- one step -----------------------------------------------------------------------------------
+
+
+def _step_row(plan: Plan, at: int, step: Step) -> Row:
+    flops, moved = step_flops(step), step_bytes(plan, step)
+    bound = "compute" if flops > 8 * moved else "memory"
+    reads, writes = _sides(plan, step)
+    chosen = next(each for each in plan.considered[at] if each.chosen)
+    why = f"{chosen.algo.name}: {chosen.reason}"
+    return (str(at), _kind(step), reads, writes, count(flops), count(moved), bound, why)
+
+
+def _kind(step: Step) -> str:
+    name = type(step).__name__
+    if isinstance(step, Gett):
+        return f"{name} panels" if step.panels else f"{name} loops"
+    return name
+
+
+def _sides(plan: Plan, step: Step) -> tuple[str, str]:
+    match step:
+        case Gemm() | Gett():
+            reads = [_operator(step.operator_a, _loops(plan, step.a, step.loops, "a"))]
+            reads.append(_operator(step.operator_b, _loops(plan, step.b, step.loops, "b")))
+            if step.c is not None:
+                reads.append("+ " + _loops(plan, step.c, step.loops, "c"))
+            return "  ".join(reads), _loops(plan, step.d, step.loops, "d")
+        case Elementwise():
+            sources = [_source(plan, each, step.extents, step.modes) for each in step.sources]
+            return _with_addend(plan, step, sources), _target(plan, step)
+        case Permute() | Reduce():
+            sources = [_source(plan, step.source, step.extents, step.modes)]
+            return _with_addend(plan, step, sources), _target(plan, step)
+
+
+def _with_addend(plan: Plan, step: Permute | Reduce | Elementwise, reads: list[str]) -> str:
+    if step.addend is not None:
+        reads = [*reads, "+ " + _view(plan, step.addend, step.extents, step.modes)]
+    return "  ".join(reads) or "0"
+
+
+def _target(plan: Plan, step: Permute | Reduce | Elementwise) -> str:
+    return _view(plan, step.target, step.extents, step.modes)
+
+
+def _source(plan: Plan, source: Source, extents: Sequence[int], modes: Sequence[int]) -> str:
+    return _operator(source.operator, _view(plan, source.view, extents, modes))
+
+
+def _operator(operator: Operator, text: str) -> str:
+    return text if operator is Operator.IDENTITY else f"{operator.value}({text})"
+
+
+def _view(plan: Plan, view: View, extents: Sequence[int], modes: Sequence[int]) -> str:
+    dimensions = zip(modes, extents, view.strides, strict=False)
+    return _named(plan, view.slot, [((mode,), n, stride) for mode, n, stride in dimensions])
+
+
+def _loops(plan: Plan, slot: int, loops: Sequence[Loop], name: str) -> str:
+    dimensions = [(loop.modes, loop.extent, int(getattr(loop, name))) for loop in loops]
+    ordered = sorted(dimensions, key=lambda each: abs(each[2]))
+    return _named(plan, slot, [each for each in ordered if each[2]])
+
+
+def _named(
+    plan: Plan, slot: int, dimensions: Sequence[tuple[tuple[int, ...], int, int]]
+) -> str:
+    """``T0[ab=12:1 k=5:12]``: the slot, then each dimension's modes=extent:stride."""
+    inside = " ".join(f"{modes_text(plan, modes)}={n}:{stride}" for modes, n, stride in dimensions)
+    return f"{_slot_name(plan, slot)}[{inside}]"
+
+
+def _slot_name(plan: Plan, slot: int) -> str:
+    kind = plan.slots[slot].kind
+    if kind is SlotKind.INPUT:
+        return f"T{slot}"
+    return {SlotKind.OUTPUT: "D", SlotKind.ADDEND: "C"}.get(kind, f"W{slot - plan.inputs}")
+
+
+def modes_text(plan: Plan, modes: Sequence[int]) -> str:
+    """The labels of modes, run together where each is one character."""
+    labels = [plan.labels[mode] for mode in modes]
+    return ("" if all(len(label) == 1 for label in labels) else ".").join(labels)

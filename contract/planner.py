@@ -1,0 +1,405 @@
+"""Operation -> Plan: pairs in order, the candidates of each, the choice, the workspace.
+
+Planning is pure arithmetic on descriptors. A mode that only one operand has and the output has
+not is summed before anything else; a mode of stride 0 is dropped where another operand has it;
+modes of extent 1 do not take part.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import prod
+
+from contract.compute import is_complex
+from contract.descriptors import Algo, Contraction, Operand, PlanPreference, TensorDescriptor
+from contract.errors import InvalidValueError, NotSupportedError
+from contract.heuristics import HOST, Machine
+from contract.layout import packed_strides
+from contract.operators import Operator
+from contract.order import Pair, pairwise
+from contract.plan import (
+    Candidate,
+    Elementwise,
+    Permute,
+    Plan,
+    Reduce,
+    Slot,
+    SlotKind,
+    Source,
+    Step,
+    View,
+    step_slots,
+)
+from contract.products import Option, ProductProblem, Term, options
+from contract.workspace import Lifetime, place
+
+__all__ = ["make_plan", "mode_extents"]
+
+
+def make_plan(
+    operation: Contraction, preference: PlanPreference | None = None, machine: Machine = HOST
+) -> Plan:
+    """The plan for ``operation``: the ``kernel_rank``-th cheapest candidate by the model.
+
+    Raises InvalidValueError for extents that do not fit, NotSupportedError if the preferred
+    algorithm or rank does not exist.
+    """
+    preference = PlanPreference() if preference is None else preference
+    builder = _Builder(operation, preference, machine)
+    builder.build()
+    return builder.finish()
+
+
+def mode_extents(operation: Contraction) -> tuple[int, ...]:
+    """The extent of every mode; extent 1 broadcasts against any other."""
+    extents = [1] * len(operation.labels)
+    owner = [0] * len(operation.labels)
+    for index, operand in enumerate(operation.inputs):
+        for mode, extent in zip(operand.modes, operand.tensor.extents, strict=True):
+            if extent != 1 and extents[mode] not in (1, extent):
+                raise InvalidValueError(
+                    f"Extent mismatch for mode {operation.labels[mode]!r}: operand "
+                    f"{owner[mode]} has {extents[mode]}, operand {index} has {extent}."
+                )
+            if extent != 1:
+                extents[mode], owner[mode] = extent, index
+    _check_result("The output", operation.output, extents, operation)
+    if operation.addend is not None:
+        _check_result("The addend C", operation.addend, extents, operation)
+    return tuple(extents)
+
+
+def _check_result(
+    name: str, operand: Operand, extents: Sequence[int], operation: Contraction
+) -> None:
+    for mode, extent in zip(operand.modes, operand.tensor.extents, strict=True):
+        if extent != extents[mode]:
+            raise InvalidValueError(
+                f"{name} has extent {extent} for mode {operation.labels[mode]!r}; "
+                f"the operands give {extents[mode]}."
+            )
+
+
+def _term(slot: int, operand: Operand, extents: Sequence[int]) -> Term:
+    """Repeated modes merged (their strides add), modes without effect on addresses dropped."""
+    strides: dict[int, int] = {}
+    tensor = operand.tensor
+    for mode, extent, stride in zip(operand.modes, tensor.extents, tensor.steps, strict=True):
+        if extent != 1 and extents[mode] != 1:
+            strides[mode] = strides.get(mode, 0) + stride
+    return Term(slot, tuple(strides), tuple(strides.values()), tensor.dtype, operand.operator)
+
+
+def _without_broadcasts(terms: list[Term]) -> list[Term]:
+    """Drop a mode of stride 0 from a term while another term still has the mode."""
+    result = list(terms)
+    for index, term in enumerate(result):
+        elsewhere = {m for i, other in enumerate(result) if i != index for m in other.modes}
+        kept = [m for m in term.modes if term.stride(m) or m not in elsewhere]
+        result[index] = replace(
+            term, modes=tuple(kept), strides=tuple(term.stride(m) for m in kept)
+        )
+    return result
+
+
+class _Builder:
+    """Steps, temporaries and candidates of one plan while it is being made."""
+
+    def __init__(
+        self, operation: Contraction, preference: PlanPreference, machine: Machine
+    ) -> None:
+        self.operation = operation
+        self.preference = preference
+        self.machine = machine
+        self.extents = mode_extents(operation)
+        self.count = len(operation.inputs)
+        self.slots = [Slot(SlotKind.INPUT, operand.tensor) for operand in operation.inputs]
+        self.slots.append(Slot(SlotKind.OUTPUT, operation.output.tensor))
+        self.addend: Term | None = None
+        if operation.addend is not None:
+            self.slots.append(Slot(SlotKind.ADDEND, operation.addend.tensor))
+            self.addend = _term(self.count + 1, operation.addend, self.extents)
+        self.target = _term(self.count, operation.output, self.extents)
+        self.accumulator = operation.accumulator
+        self.steps: list[Step] = []
+        self.considered: list[tuple[Candidate, ...]] = []
+        self.most_candidates = 1  # over all products, of the preferred algorithm
+
+    # --- the whole operation --------------------------------------------------------------
+
+    def build(self) -> None:
+        """Append the steps from the inputs to the output."""
+        operation = self.operation
+        terms = [_term(i, op, self.extents) for i, op in enumerate(operation.inputs)]
+        needed = set(self.target.modes)
+        if 0 in self.extents:
+            self._fill_output("an empty sum is zero")
+        elif len(set(operation.output.modes)) < len(operation.output.modes):
+            self._diagonal(terms, needed)
+        else:
+            self._contract(terms, needed, self.target, self.addend, scaled=True)
+
+    def finish(self) -> Plan:
+        """Place the temporaries and freeze everything."""
+        if self.preference.kernel_rank >= self.most_candidates:
+            raise NotSupportedError(
+                f"kernel_rank {self.preference.kernel_rank} does not exist: "
+                f"there are {self.most_candidates} candidates."
+            )
+        offsets, workspace = self._place()
+        return Plan(
+            slots=tuple(self.slots),
+            steps=tuple(self.steps),
+            offsets=offsets,
+            workspace=workspace,
+            labels=self.operation.labels,
+            inputs=self.count,
+            considered=tuple(self.considered),
+            naive_flops=self._naive_flops(),
+            compute=self.operation.compute,
+        )
+
+    def _naive_flops(self) -> int:
+        """Operations of the single loop nest over all modes."""
+        factors = len(self.operation.inputs)
+        summed = len(self.target.modes) < sum(extent != 1 for extent in self.extents)
+        each = max(factors - 1 + summed, 1)
+        return prod(self.extents) * each * (4 if is_complex(self.accumulator) else 1)
+
+    def _place(self) -> tuple[tuple[int, ...], int]:
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for at, step in enumerate(self.steps):
+            for slot in step_slots(step):
+                first.setdefault(slot, at)
+                last[slot] = at
+        temporaries = [i for i, s in enumerate(self.slots) if s.kind is SlotKind.TEMPORARY]
+        placed, size = place(
+            [Lifetime(self.slots[i].bytes, first[i], last[i]) for i in temporaries]
+        )
+        offsets = [-1] * len(self.slots)
+        for slot, offset in zip(temporaries, placed, strict=True):
+            offsets[slot] = offset
+        return tuple(offsets), size
+
+    # --- parts ----------------------------------------------------------------------------
+
+    def _contract(
+        self,
+        terms: list[Term],
+        needed: set[int],
+        target: Term,
+        addend: Term | None,
+        scaled: bool,
+    ) -> None:
+        if len(terms) == 1:
+            self._single(terms[0], target, addend, scaled)
+            return
+        terms = self._reduce_lone_modes(_without_broadcasts(terms), needed)
+        pairs = pairwise(
+            [frozenset(term.modes) for term in terms],
+            frozenset(needed),
+            self.extents,
+            self.preference.path,
+        )
+        for at, pair in enumerate(pairs):
+            last = at == len(pairs) - 1
+            result = target if last else None
+            terms.append(
+                self._product(
+                    terms[pair.left],
+                    terms[pair.right],
+                    pair,
+                    result,
+                    addend if last else None,
+                    scaled and last,
+                    _consumer(pairs, at, terms),
+                )
+            )
+
+    def _fill_output(self, reason: str) -> None:
+        """D = beta * C, or zeros; D with all its dimensions, repeated modes apart."""
+        output, addend = self.operation.output, self.operation.addend
+        target = View(self.count, self.slots[self.count].tensor.steps)
+        plus = addend and View(self.count + 1, addend.tensor.steps)
+        extents = output.tensor.extents
+        step = Elementwise((), target, extents, output.modes, self.accumulator, addend=plus)
+        self._add(step, reason)
+
+    def _diagonal(self, terms: list[Term], needed: set[int]) -> None:
+        """D[i, i] = alpha * (...) + beta * C[i, i]; the rest of D is beta * C.
+
+        The diagonal is computed apart, so that C may be D.
+        """
+        diagonal = self._temporary(self.target.modes, self.accumulator)
+        self._contract(terms, needed, diagonal, self.addend, scaled=True)
+        self._fill_output("zeros beside a diagonal")
+        self._single(diagonal, self.target, None, scaled=False)
+
+    def _single(self, term: Term, target: Term, addend: Term | None, scaled: bool) -> None:
+        """One operand: permute it, or reduce the modes that the output has not."""
+        reduced = [mode for mode in term.fastest_first if mode not in target.modes]
+        target = self._laid_out(target, [m for m in term.fastest_first if m in target.modes])
+        modes = (*target.modes, *reduced)
+        source = Source(View(term.slot, tuple(map(term.stride, modes))), term.operator)
+        extents = tuple(self.extents[mode] for mode in modes)
+        view = View(target.slot, target.strides)
+        plus = self._view(addend, target.modes)
+        if not reduced:
+            self._add(Permute(source, view, extents, modes, scaled, plus), "one pass over the data")
+            return
+        self._add(
+            Reduce(
+                source,
+                view,
+                extents,
+                modes,
+                len(target.modes),
+                self.accumulator,
+                scaled=scaled,
+                addend=plus,
+            ),
+            "one pass over the data",
+        )
+
+    def _reduce_lone_modes(self, terms: list[Term], needed: set[int]) -> list[Term]:
+        result = list(terms)
+        for index, term in enumerate(result):
+            others = {m for i, other in enumerate(result) if i != index for m in other.modes}
+            kept = tuple(m for m in term.fastest_first if m in others or m in needed)
+            if len(kept) < len(term.modes):
+                reduced = self._temporary(kept, self.accumulator)
+                self._single(term, reduced, None, scaled=False)
+                result[index] = reduced
+        return result
+
+    def _product(
+        self,
+        a: Term,
+        b: Term,
+        pair: Pair,
+        target: Term | None,
+        addend: Term | None,
+        scaled: bool,
+        consumer: frozenset[int],
+    ) -> Term:
+        next_slot = len(self.slots) + (target is None)
+        problems = [
+            ProductProblem(a, b, d, addend, self.extents, self.accumulator, scaled, next_slot)
+            for d in self._targets(a, b, pair, target, consumer)
+            for operands in ((a, b),)
+        ]
+        found = sorted(
+            (each for problem in problems for each in options(problem, self.machine)),
+            key=lambda option: option.seconds,
+        )
+        chosen = self._choose(found)
+        if target is None:
+            self._temporary_like(chosen.d)
+        elif self.operation.free_layout:
+            self._laid_out(target, list(chosen.d.fastest_first))
+        self.slots += [Slot(SlotKind.TEMPORARY, tensor) for tensor in chosen.temporaries]
+        row = tuple(
+            Candidate(each.algo, each.seconds, each.reason, each is chosen) for each in found
+        )
+        self.steps += chosen.steps
+        self.considered += [row] * len(chosen.steps)
+        return chosen.d
+
+    def _choose(self, found: list[Option]) -> Option:
+        wanted = self.preference.algo
+        usable = [each for each in found if wanted in (Algo.DEFAULT, each.algo)]
+        if self.preference.memory_limit is not None:
+            limit = self.preference.memory_limit
+            usable = [each for each in usable if each.temporary_bytes <= limit] or usable
+        if not usable:
+            raise NotSupportedError(f"No candidate of algorithm {wanted.name} exists.")
+        self.most_candidates = max(self.most_candidates, len(usable))
+        return usable[min(self.preference.kernel_rank, len(usable) - 1)]
+
+    def _targets(
+        self, a: Term, b: Term, pair: Pair, target: Term | None, consumer: frozenset[int]
+    ) -> list[Term]:
+        """The result as it must be, or in every mode order worth costing where it is free."""
+        if target is not None and not self.operation.free_layout:
+            return [target]
+        slot = len(self.slots) if target is None else target.slot
+        dtype = self.accumulator if target is None else target.dtype
+        orders = dict.fromkeys(_orders(a, b, pair.modes, consumer))
+        return [
+            Term(slot, order, packed_strides([self.extents[m] for m in order]), dtype)
+            for order in orders
+        ]
+
+    # --- slots and steps ------------------------------------------------------------------
+
+    def _laid_out(self, target: Term, order: Sequence[int]) -> Term:
+        """The target in memory order ``order`` (fastest first) where its layout is free."""
+        if target.slot != self.count or not self.operation.free_layout:
+            return target
+        modes = (*order, *(mode for mode in target.modes if mode not in order))
+        strides = packed_strides([self.extents[mode] for mode in modes])
+        by_mode = dict(zip(modes, strides, strict=True))
+        output = self.operation.output
+        full = tuple(by_mode.get(mode, 1) for mode in output.modes)
+        self.slots[self.count] = Slot(
+            SlotKind.OUTPUT, replace(self.slots[self.count].tensor, strides=full)
+        )
+        return replace(target, strides=tuple(by_mode[mode] for mode in target.modes))
+
+    def _temporary(self, modes: tuple[int, ...], dtype: str) -> Term:
+        extents = [self.extents[mode] for mode in modes]
+        return self._temporary_like(
+            Term(len(self.slots), modes, packed_strides(extents), dtype)
+        )
+
+    def _temporary_like(self, term: Term) -> Term:
+        tensor = TensorDescriptor(self._extents_of(term), term.strides, term.dtype)
+        self.slots.append(Slot(SlotKind.TEMPORARY, tensor))
+        return term
+
+    def _extents_of(self, term: Term) -> tuple[int, ...]:
+        return tuple(self.extents[mode] for mode in term.modes)
+
+    def _view(self, term: Term | None, modes: Iterable[int]) -> View | None:
+        return term and View(term.slot, tuple(term.stride(mode) for mode in modes))
+
+    def _add(self, step: Permute | Reduce | Elementwise, reason: str) -> None:
+        moved = sum(self.slots[slot].bytes for slot in step_slots(step))
+        seconds = self.machine.call + moved / self.machine.memory_bandwidth
+        self.steps.append(step)
+        self.considered.append((Candidate(Algo.ELEMENTWISE, seconds, reason, chosen=True),))
+
+
+def _consumer(pairs: Sequence[Pair], at: int, terms: Sequence[Term]) -> frozenset[int]:
+    """The modes that the next reader of the ``at``-th result sums over, as far as is known."""
+    result = len(terms)
+    for pair in pairs[at + 1 :]:
+        if result in (pair.left, pair.right):
+            return pairs[at].modes - pair.modes
+    return frozenset()
+
+
+def _orders(
+    a: Term, b: Term, modes: frozenset[int], summed_next: frozenset[int]
+) -> Iterable[tuple[int, ...]]:
+    """Mode orders for a free result: matrices as they come, and ready for the next product.
+
+    With the modes summed next in the middle (m kept, m summed, n summed, n kept) or in front,
+    the next product finds them as one loop.
+    """
+    batch = tuple(m for m in a.fastest_first if m in b.modes and m in modes)
+    m = tuple(mode for mode in a.fastest_first if mode in modes and mode not in batch)
+    n = tuple(mode for mode in b.fastest_first if mode in modes and mode not in batch)
+    yield (*m, *n, *batch)
+    yield (*n, *m, *batch)
+    if summed_next:
+        kept_m, next_m = _split(m, summed_next)
+        kept_n, next_n = _split(n, summed_next)
+        yield (*kept_m, *next_m, *next_n, *kept_n, *batch)
+        yield (*next_m, *next_n, *kept_m, *kept_n, *batch)
+
+
+def _split(
+    modes: tuple[int, ...], chosen: frozenset[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(m for m in modes if m not in chosen), tuple(m for m in modes if m in chosen)

@@ -1,0 +1,163 @@
+"""A Call: a loaded plan bound to the layouts of the arrays it takes, ready to be repeated.
+
+Arrays that a descriptor cannot express (foreign byte order, strides that are no multiple of
+the item size) are copied on the way in; an output that cannot be written in place (it overlaps
+an input, or is not describable) is computed apart and copied on the way out.
+"""
+
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from contract.compute import is_complex, item_size
+from contract.descriptors import TensorDescriptor
+from contract.errors import InsufficientWorkspaceError, InvalidValueError, UnsupportedTypeError
+from contract.run.host import LoadedPlan
+from contract.run.host_views import Array
+
+__all__ = ["Call", "describe", "is_describable"]
+
+# A call that needs less is not worth asking the operating system about.
+LARGE_BYTES = 1 << 28
+
+
+def is_describable(dtype: np.dtype[Any], strides: Sequence[int]) -> bool:
+    """Whether strides count whole elements of a type in native byte order."""
+    return dtype.isnative and not any(stride % dtype.itemsize for stride in strides)
+
+
+def describe(
+    shape: tuple[int, ...], strides: Sequence[int], dtype: np.dtype[Any]
+) -> TensorDescriptor:
+    """The descriptor of an array; one that must be copied first is described as the copy."""
+    name = dtype.name
+    item_size(name)
+    if not is_describable(dtype, strides):
+        return TensorDescriptor(shape, None, name)
+    return TensorDescriptor(shape, tuple(stride // dtype.itemsize for stride in strides), name)
+
+
+class Call:
+    """D = alpha * (product of the inputs) + beta * C on arrays of fixed layouts.
+
+    ``copied`` are the inputs that are copied into column-major order first. ``planned_output``
+    says whether D has the layout of the caller's ``out``; otherwise D is made here.
+    """
+
+    __slots__ = ("copied", "fresh_bytes", "loaded", "needed_bytes", "new_output", "scalar")
+
+    def __init__(self, loaded: LoadedPlan, copied: tuple[int, ...], scalar: str) -> None:
+        self.loaded = loaded
+        self.copied = copied
+        self.scalar = np.dtype(scalar)
+        self.new_output = loaded.new_output
+        output = loaded.plan.slots[loaded.plan.output].tensor
+        self.fresh_bytes = prod(output.extents) * item_size(output.dtype)
+        self.needed_bytes = loaded.workspace_bytes + self.fresh_bytes
+
+    def fresh(self, inputs: Sequence[Array], alpha: Any) -> Array:
+        """alpha * (product of the inputs) in a new array."""
+        if self.needed_bytes > LARGE_BYTES:
+            self._check_memory()
+        alpha = self.scalar_value("alpha", alpha)
+        if self.copied:
+            inputs = self._described(inputs)
+        output = self.new_output()
+        self.loaded(inputs, output, None, alpha, 0)
+        return output
+
+    def into(
+        self, inputs: Sequence[Array], out: Array | None, addend: Array | None, alpha: Any, beta: Any
+    ) -> Array:
+        """The same plus beta * addend, in ``out`` where that is given and safe to write."""
+        if self.needed_bytes > LARGE_BYTES:
+            self._check_memory()
+        alpha, beta = self.scalar_value("alpha", alpha), self.scalar_value("beta", beta)
+        inputs = self._described(inputs)
+        if addend is not None and not is_describable(addend.dtype, addend.strides):
+            addend = _native_copy(addend)
+        output = self.new_output() if out is None or _must_be_apart(out, inputs, addend) else out
+        self.loaded(inputs, output, addend, alpha, beta)
+        if out is None or output is out:
+            return output
+        np.copyto(out, output, casting="unsafe")
+        return out
+
+    def scalar_value(self, name: str, value: Any) -> Any:
+        """``value`` in the scalar type; InvalidValueError if it does not fit."""
+        if type(value) is int and 0 <= value <= 1:  # every type has them
+            return value
+        return scalar_in(self.scalar, name, value)
+
+    def _described(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        if not self.copied:
+            return inputs
+        return [_native_copy(x) if at in self.copied else x for at, x in enumerate(inputs)]
+
+    def _check_memory(self) -> None:
+        free = _available_bytes()
+        if free is not None and self.needed_bytes > free:
+            raise InsufficientWorkspaceError(
+                f"The call needs {self.needed_bytes} bytes for its result and workspace; "
+                f"{free} bytes are free."
+            )
+
+
+def scalar_in(dtype: np.dtype[Any], name: str, value: Any) -> Any:
+    """The scalar ``value`` as ``dtype``; errors name the rule and the value."""
+    array = np.asarray(value)
+    if array.ndim or array.dtype.kind not in "biufcO":
+        raise InvalidValueError(f"{name} must be a scalar number: it is {value!r}.")
+    if array.dtype.kind == "c" and not is_complex(dtype.name) and dtype.kind != "O":
+        if array.imag != 0:
+            raise InvalidValueError(
+                f"{name} must be real for a result that computes in {dtype.name}: it is {value!r}."
+            )
+        array = array.real
+    with np.errstate(all="ignore"):
+        result = array.astype(dtype)[()]
+    if dtype.kind in "biu" and result != array[()]:
+        raise InvalidValueError(f"{name} must be a value of {dtype.name}: it is {value!r}.")
+    return result
+
+
+def check_output_type(result: np.dtype[Any], out: np.dtype[Any]) -> None:
+    """UnsupportedTypeError unless a result of one type may be stored in the other."""
+    if not np.can_cast(result, out, "same_kind"):
+        raise UnsupportedTypeError(
+            f"out of type {out.name} cannot hold a result of type {result.name}."
+        )
+
+
+def _native_copy(x: Array) -> Array:
+    return np.array(x, dtype=x.dtype.newbyteorder("="), order="F")
+
+
+def _must_be_apart(out: Array, inputs: Sequence[Array], addend: Array | None) -> bool:
+    """Whether writing ``out`` piece by piece could change an operand that is still read."""
+    if not out.flags.aligned or not is_describable(out.dtype, out.strides):
+        return True
+    if any(np.may_share_memory(out, x) for x in inputs):
+        return True
+    return (
+        addend is not None
+        and np.may_share_memory(out, addend)
+        and (out.ctypes.data, out.strides, out.dtype)
+        != (addend.ctypes.data, addend.strides, addend.dtype)
+    )
+
+
+def _available_bytes() -> int | None:
+    """Memory that can be had without swapping; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            return int(rest.split()[0]) * 1024
+    return None

@@ -1,0 +1,513 @@
+"""Runs a plan on NumPy arrays: each step is prepared once, then called with the slots' arrays."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import product as combinations
+from math import prod
+from typing import Any, assert_never
+
+import ml_dtypes  # noqa: F401  (registers the name bfloat16)
+import numpy as np
+
+from contract.descriptors import TensorDescriptor
+from contract.layout import packed_strides
+from contract.operators import BinaryOperator, Operator
+from contract.plan import (
+    Elementwise,
+    Gemm,
+    Gett,
+    Kind,
+    Loop,
+    Permute,
+    Plan,
+    Reduce,
+    Slot,
+    Step,
+    View,
+)
+from contract.run.blas_threads import blas_threads
+from contract.run.host_kernels import HostKernels, Workers, flatten, load_kernels
+from contract.run.host_operators import apply_operator
+from contract.run.host_panels import PanelProduct
+from contract.run.host_views import Array, Viewer, compact_strides, viewer
+
+__all__ = ["HostExecutor", "LoadedPlan"]
+
+Run = Callable[[Sequence[Array], Any, Any], None]
+
+# Below these sizes a NumPy call is done before a compiled kernel has unpacked its arguments.
+SMALL_ELEMENTS = 1 << 13
+SMALL_PRODUCT = 1 << 15
+TILE_ELEMENTS = 1 << 16  # of an elementwise block: three float64 operands fit L2
+BATCH_FLOPS = 1 << 24  # from here on a batch of products is spread over our threads
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPlan:
+    """A plan ready to run: one function for each step."""
+
+    plan: Plan
+    runs: tuple[Run, ...]
+    temporaries: tuple[Callable[[Array], Array], ...]
+    panel_bytes: int
+    new_output: Callable[[], Array]
+
+    def __call__(
+        self, inputs: Sequence[Array], output: Array, addend: Array | None, alpha: Any, beta: Any
+    ) -> None:
+        """output = alpha * (product of inputs) + beta * addend; alpha = 0 reads no input."""
+        if alpha == 0:
+            _scale_addend(output, addend, beta)
+            return
+        slots: list[Any] = [*inputs, output]
+        if addend is not None:
+            slots.append(addend)
+        if self.temporaries:
+            workspace = np.empty(self.plan.workspace, np.uint8)
+            slots += [make(workspace) for make in self.temporaries]
+        for run in self.runs:
+            run(slots, alpha, beta)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes that a call allocates beside its output."""
+        return self.plan.workspace + self.panel_bytes
+
+
+class HostExecutor:
+    """Prepares plans for the CPU; owns the kernels and the threads they run on."""
+
+    def __init__(self, kernels: str = "auto", threads: int = 0) -> None:
+        self.workers = Workers(threads or None)
+        self._numpy = load_kernels("numpy", self.workers)
+        self._family = kernels
+        self._chosen: HostKernels | None = None
+
+    @property
+    def kernels(self) -> HostKernels:
+        """The kernels for data that is not small; loading them may import numba."""
+        if self._chosen is None:
+            self._chosen = load_kernels(self._family, self.workers)
+        return self._chosen
+
+    def load(self, plan: Plan) -> LoadedPlan:
+        """Prepare every step of ``plan``."""
+        runs = tuple(self._prepare(plan, step) for step in plan.steps)
+        panels = [run.workspace for run in runs if isinstance(run, PanelProduct)]
+        return LoadedPlan(
+            plan,
+            runs,
+            tuple(
+                _temporary(slot, offset)
+                for slot, offset in zip(plan.slots, plan.offsets, strict=True)
+                if offset >= 0
+            ),
+            max(panels, default=0),
+            allocator(plan.slots[plan.output].tensor),
+        )
+
+    def _prepare(self, plan: Plan, step: Step) -> Run:
+        match step:
+            case Gemm():
+                return self._gemm(plan, step)
+            case Gett(panels=None):
+                return self._loops(plan, step)
+            case Gett():
+                family = self._family_for(step.extent(*Kind), SMALL_PRODUCT)
+                return PanelProduct(plan, step, family, self.workers)
+            case Permute():
+                return self._permute(plan, step)
+            case Elementwise():
+                return self._elementwise(plan, step)
+            case Reduce():
+                return self._reduce(plan, step)
+        assert_never(step)
+
+    def _family_for(self, size: int, small: int) -> HostKernels:
+        return self._numpy if size <= small else self.kernels
+
+    # --- products -------------------------------------------------------------------------
+
+    def _gemm(self, plan: Plan, step: Gemm) -> Run:
+        rows = {kind: [loop for loop in step.loops if loop.kind is kind] for kind in Kind}
+        batch = rows[Kind.BATCH][::-1]  # the table has the outermost last
+        m, n, k = rows[Kind.M], rows[Kind.N], rows[Kind.K]
+        view_a = _matrix_view(plan, step.a, batch, m, k, "a")
+        view_b = _matrix_view(plan, step.b, batch, k, n, "b")
+        view_d = _matrix_view(plan, step.d, batch, m, n, "d")
+        a, b, d, scaled, matmul = step.a, step.b, step.d, step.scaled, np.matmul
+
+        def run(slots: Sequence[Array], alpha: Any, beta: Any) -> None:
+            out = view_d(slots[d])
+            matmul(view_a(slots[a]), view_b(slots[b]), out=out)
+            if scaled and alpha != 1:
+                np.multiply(out, alpha, out=out)
+
+        def run_split(slots: Sequence[Array], alpha: Any, beta: Any) -> None:
+            left, right, out = view_a(slots[a]), view_b(slots[b]), view_d(slots[d])
+
+            def part(begin: int, end: int) -> None:
+                one, two, three = (_slice_first(x, begin, end) for x in (left, right, out))
+                matmul(one, two, out=three)
+                if scaled and alpha != 1:
+                    np.multiply(three, alpha, out=three)
+
+            ranges = self.workers.split(out.shape[0], 1)
+            with blas_threads().single() if len(ranges) > 1 else nullcontext():
+                self.workers.map(part, ranges)
+
+        flops = 2 * step.extent(*Kind)
+        return run_split if batch and flops > BATCH_FLOPS else run
+
+    def _loops(self, plan: Plan, step: Gett) -> Run:
+        """Loop by loop on the operands where they lie; other types are converted first."""
+        read_a, strides_a = _loop_reader(plan, step, "a")
+        read_b, strides_b = _loop_reader(plan, step, "b")
+        final = plan.slots[step.d].tensor.dtype == step.dtype and step.c is None
+        of_d = [at for at, loop in enumerate(step.loops) if loop.kind is not Kind.K]
+        extents = tuple(step.loops[at].extent for at in of_d)
+        view_d = _loop_view(plan, step.d, step, of_d, "d")
+        view_c = None if step.c is None else _loop_view(plan, step.c, step, of_d, "c")
+        strides_d = tuple(loop.d for loop in step.loops)
+        if not final:
+            compact, _ = compact_strides(extents, range(len(extents)))
+            strides_d = _spread(compact, of_d, len(step.loops))
+        family = self._family_for(step.extent(*Kind), SMALL_PRODUCT)
+        kernel = family.loops(
+            step.dtype,
+            [
+                (loop.kind.value, loop.extent, one, two, three)
+                for loop, one, two, three in zip(
+                    step.loops, strides_a, strides_b, strides_d, strict=True
+                )
+            ],
+        )
+        dtype = np.dtype(step.dtype)
+
+        def run(slots: Sequence[Array], alpha: Any, beta: Any) -> None:
+            a, b = flatten(read_a(slots[step.a])), flatten(read_b(slots[step.b]))
+            if final:
+                out = slots[step.d]
+                kernel(_aligned(a[0]), a[1], _aligned(b[0]), b[1], *flatten(out))
+                if step.scaled and alpha != 1:
+                    np.multiply(out, alpha, out=out)
+                return
+            value = np.empty(extents, dtype, order="F")
+            kernel(_aligned(a[0]), a[1], _aligned(b[0]), b[1], *flatten(value))
+            addend = None if view_c is None or step.c is None else view_c(slots[step.c])
+            _finish(value, view_d(slots[step.d]), step.scaled, alpha, addend, beta)
+
+        return run
+
+    # --- steps without a product ------------------------------------------------------------
+
+    def _permute(self, plan: Plan, step: Permute) -> Run:
+        source, target = step.source.view, step.target
+        tensors = [plan.slots[view.slot].tensor for view in (source, target)]
+        plain = step.source.operator is Operator.IDENTITY and step.addend is None
+        general = self._elementwise(
+            plan,
+            Elementwise(
+                (step.source,),
+                target,
+                step.extents,
+                step.modes,
+                _arithmetic_type(tensors[0].dtype, tensors[1].dtype),
+                step.scaled,
+                step.addend,
+            ),
+        )
+        if not plain:
+            return general
+        copy = self._copy(plan, source, target, step.extents)
+        scaled = step.scaled
+
+        def run(slots: Sequence[Array], alpha: Any, beta: Any) -> None:
+            (general if scaled and alpha != 1 else copy)(slots, alpha, beta)
+
+        return run
+
+    def _copy(self, plan: Plan, source: View, target: View, extents: tuple[int, ...]) -> Run:
+        tensors = [plan.slots[view.slot].tensor for view in (source, target)]
+        if prod(extents) <= SMALL_ELEMENTS:
+            read = viewer(tensors[0], extents, source.strides)
+            write = viewer(tensors[1], extents, target.strides)
+            return lambda slots, alpha, beta: np.copyto(
+                write(slots[target.slot]), read(slots[source.slot]), casting="unsafe"
+            )
+        kernel = self.kernels.copy(
+            extents, source.strides, target.strides, tensors[0].dtype, tensors[1].dtype
+        )
+
+        def run(slots: Sequence[Array], alpha: Any, beta: Any) -> None:
+            flat, origin = flatten(slots[source.slot])
+            kernel(_aligned(flat), origin, *flatten(slots[target.slot]))
+
+        return run
+
+    def _elementwise(self, plan: Plan, step: Elementwise) -> Run:
+        """Block by block, so that every temporary stays in cache."""
+        order = sorted(range(len(step.extents)), key=lambda at: -abs(step.target.strides[at]))
+        extents = tuple(step.extents[at] for at in order)
+        dtype = np.dtype(step.dtype)
+        reads = [(_ordered(plan, s.view, extents, order), s) for s in step.sources]
+        write = _ordered(plan, step.target, extents, order)
+        plus = None if step.addend is None else _ordered(plan, step.addend, extents, order)
+        tiles = _tiles(extents)
+
+        def run(slots: Sequence[Array], alpha: Any, beta: Any) -> None:
+            sources = [(read(slots[s.view.slot]), s.operator) for read, s in reads]
+            out = write(slots[step.target.slot])
+            addend = None if plus is None or step.addend is None else plus(slots[step.addend.slot])
+
+            def part(begin: int, end: int) -> None:
+                for tile in tiles[begin:end]:
+                    values = [(_tile(x, tile), operator) for x, operator in sources]
+                    more = None if addend is None else _tile(addend, tile)
+                    _multiply_tile(
+                        values, out[(*tile, ...)], dtype, alpha if step.scaled else 1, more, beta
+                    )
+
+            self.workers.map(part, self.workers.split(len(tiles), 4))
+
+        return run
+
+    def _reduce(self, plan: Plan, step: Reduce) -> Run:
+        source, target = step.source.view, step.target
+        kept = step.extents[: step.kept]
+        read = viewer(plan.slots[source.slot].tensor, step.extents, source.strides)
+        write = viewer(plan.slots[target.slot].tensor, kept, target.strides)
+        kept_view = None
+        if step.addend is not None:
+            kept_view = viewer(plan.slots[step.addend.slot].tensor, kept, step.addend.strides)
+        reduce = self._reduction(plan, step)
+
+        def run(slots: Sequence[Array], alpha: Any, beta: Any) -> None:
+            value = reduce(_broadcast(read(slots[source.slot]), step.extents), slots[source.slot])
+            addend = None
+            if kept_view is not None and step.addend is not None:
+                addend = kept_view(slots[step.addend.slot])
+            _finish(value, write(slots[target.slot]), step.scaled, alpha, addend, beta)
+
+        return run
+
+    def _reduction(self, plan: Plan, step: Reduce) -> Callable[[Array, Array], Array]:
+        """(view, whole array) -> the reduced values in the type of the sum."""
+        kept, reduced = step.extents[: step.kept], step.extents[step.kept :]
+        dtype, source = np.dtype(step.dtype), step.source
+        there = plan.slots[source.view.slot].tensor.dtype
+        ufunc = _UFUNCS[step.operator]
+        axes = tuple(range(step.kept, len(step.extents)))
+        operator = source.operator
+        if prod(step.extents) <= SMALL_ELEMENTS or operator is not Operator.IDENTITY:
+
+            def with_numpy(view: Array, whole: Array) -> Array:
+                if operator is not Operator.IDENTITY:
+                    view = apply_operator(operator, view.astype(dtype))
+                return np.asarray(ufunc.reduce(view, axis=axes, dtype=dtype))
+
+            return with_numpy
+        packed = packed_strides(kept)
+        kernel = self.kernels.reduce(
+            kept,
+            source.view.strides[: step.kept],
+            packed,
+            reduced,
+            source.view.strides[step.kept :],
+            there,
+            step.dtype,
+            step.operator.value,
+        )
+
+        def with_kernel(view: Array, whole: Array) -> Array:
+            value = np.empty(kept, dtype, order="F")
+            flat, origin = flatten(whole)
+            kernel(_aligned(flat), origin, *flatten(value))
+            return value
+
+        return with_kernel
+
+
+_UFUNCS: dict[BinaryOperator, np.ufunc] = {
+    BinaryOperator.ADD: np.add,
+    BinaryOperator.MUL: np.multiply,
+    BinaryOperator.MAX: np.maximum,
+    BinaryOperator.MIN: np.minimum,
+}
+
+
+# --- allocation -----------------------------------------------------------------------------
+
+
+def allocator(tensor: TensorDescriptor) -> Callable[[], Array]:
+    """A function that makes an uninitialised array with the tensor's extents and strides."""
+    extents, dtype = tensor.extents, np.dtype(tensor.dtype)
+    empty = np.empty
+    if tensor.steps == packed_strides(extents):
+        return lambda: empty(extents, dtype, "F")
+    if tensor.steps[::-1] == packed_strides(extents[::-1]):
+        return lambda: empty(extents, dtype)
+    order = sorted(range(len(extents)), key=lambda at: (abs(tensor.steps[at]), extents[at] != 1))
+    shape = tuple(extents[at] for at in order)
+    axes = tuple(order.index(at) for at in range(len(extents)))
+    return lambda: empty(shape, dtype, "F").transpose(axes)
+
+
+def _temporary(slot: Slot, offset: int) -> Callable[[Array], Array]:
+    """A function from the workspace to the slot's array in it."""
+    tensor, dtype = slot.tensor, np.dtype(slot.tensor.dtype)
+    if dtype.hasobject:
+        make = allocator(tensor)
+        return lambda workspace: make()
+    strides = tuple(step * dtype.itemsize for step in tensor.steps)
+    return lambda workspace: np.ndarray(tensor.extents, dtype, workspace, offset, strides)
+
+
+# --- views ----------------------------------------------------------------------------------
+
+
+def _matrix_view(
+    plan: Plan,
+    slot: int,
+    batch: Sequence[Loop],
+    rows: Sequence[Loop],
+    columns: Sequence[Loop],
+    name: str,
+) -> Viewer:
+    """Batch dimensions, the rows, the columns; a missing row has extent 1."""
+    dimensions = [(loop.extent, int(getattr(loop, name))) for loop in batch]
+    for group in (rows, columns):
+        assert len(group) <= 1, "a Gemm has at most one row of m, n and k each"
+        dimensions += [(loop.extent, int(getattr(loop, name))) for loop in group] or [(1, 0)]
+    extents, strides = zip(*dimensions, strict=True)
+    return viewer(plan.slots[slot].tensor, extents, strides)
+
+
+def _slice_first(x: Array, begin: int, end: int) -> Array:
+    return x if x.shape[0] == 1 else x[begin:end]
+
+
+def _loop_view(plan: Plan, slot: int, step: Gett, loops: Sequence[int], name: str) -> Viewer:
+    return viewer(
+        plan.slots[slot].tensor,
+        [step.loops[at].extent for at in loops],
+        [int(getattr(step.loops[at], name)) for at in loops],
+    )
+
+
+def _loop_reader(plan: Plan, step: Gett, name: str) -> tuple[Viewer, tuple[int, ...]]:
+    """A function that gives the operand in the step's type, and its stride for each loop."""
+    slot = step.a if name == "a" else step.b
+    operator = step.operator_a if name == "a" else step.operator_b
+    strides = tuple(int(getattr(loop, name)) for loop in step.loops)
+    if plan.slots[slot].tensor.dtype == step.dtype and operator is Operator.IDENTITY:
+        return (lambda x: x), strides
+    own = [at for at, stride in enumerate(strides) if stride]
+    extents = tuple(step.loops[at].extent for at in own)
+    view = viewer(plan.slots[slot].tensor, extents, [strides[at] for at in own])
+    compact, _ = compact_strides(extents, range(len(extents)))
+    dtype = np.dtype(step.dtype)
+    return (
+        lambda x: apply_operator(operator, view(x).astype(dtype, order="F")),
+        _spread(compact, own, len(strides)),
+    )
+
+
+def _spread(values: Sequence[int], at: Sequence[int], length: int) -> tuple[int, ...]:
+    result = [0] * length
+    for value, index in zip(values, at, strict=True):
+        result[index] = value
+    return tuple(result)
+
+
+def _ordered(plan: Plan, view: View, extents: tuple[int, ...], order: Sequence[int]) -> Viewer:
+    strides = [view.strides[at] for at in order]
+    return viewer(plan.slots[view.slot].tensor, extents, strides)
+
+
+def _broadcast(x: Array, shape: tuple[int, ...]) -> Array:
+    return x if x.shape == shape else np.broadcast_to(x, shape)
+
+
+def _aligned(flat: Array) -> Array:
+    """Compiled kernels read aligned memory only."""
+    return flat if flat.flags.aligned else flat.copy()
+
+
+# --- elements -------------------------------------------------------------------------------
+
+
+def _arithmetic_type(source: str, target: str) -> str:
+    """The type in which alpha and beta are applied between two types."""
+    if target in ("float16", "bfloat16"):
+        return "float32"
+    return np.result_type(np.dtype(source), np.dtype(target)).name
+
+
+def _tiles(extents: tuple[int, ...]) -> list[tuple[slice, ...]]:
+    """Slices that cover the extents: inner dimensions whole as long as they fit."""
+    blocks = list(extents)
+    for at in range(len(extents)):
+        inner = prod(blocks[at + 1 :])
+        if inner * blocks[at] <= TILE_ELEMENTS:
+            break
+        blocks[at] = max(1, min(blocks[at], TILE_ELEMENTS // max(inner, 1)))
+    ranges = [
+        [slice(start, start + block) for start in range(0, extent, block or 1)]
+        for extent, block in zip(extents, blocks, strict=True)
+    ]
+    return list(combinations(*ranges))
+
+
+def _tile(x: Array, tile: tuple[slice, ...]) -> Array:
+    """The part of ``x`` that broadcasts over a tile of the result."""
+    parts = (slice(None) if n == 1 else part for n, part in zip(x.shape, tile, strict=True))
+    return x[(*parts, ...)]  # the Ellipsis keeps rank 0 an array
+
+
+def _multiply_tile(
+    sources: Sequence[tuple[Array, Operator]],
+    out: Array,
+    dtype: np.dtype[Any],
+    alpha: Any,
+    addend: Array | None,
+    beta: Any,
+) -> None:
+    """out = alpha * prod op(source) + beta * addend."""
+    values = [
+        x if operator is Operator.IDENTITY else apply_operator(operator, x.astype(dtype))
+        for x, operator in sources
+    ]
+    direct = addend is None and alpha == 1
+    if direct and len(values) == 2 and out.dtype == dtype:
+        np.multiply(values[0], values[1], out=out, dtype=dtype, casting="unsafe")
+        return
+    if not values:
+        total = np.zeros(out.shape, dtype)
+    else:
+        total = np.broadcast_to(values[0], out.shape).astype(dtype)
+        for value in values[1:]:
+            np.multiply(total, value, out=total, dtype=dtype, casting="unsafe")
+    _finish(total, out, True, alpha, addend, beta)
+
+
+def _finish(
+    value: Array, out: Array, scaled: bool, alpha: Any, addend: Array | None, beta: Any
+) -> None:
+    """out = [alpha *] value [+ beta * addend]; ``value`` is ours and is overwritten."""
+    if scaled and alpha != 1:
+        value = np.asarray(np.multiply(value, alpha, out=value if value.ndim else None))
+    if addend is not None:
+        value = value + beta * addend.astype(value.dtype)
+    np.copyto(out, value, casting="unsafe")
+
+
+def _scale_addend(output: Array, addend: Array | None, beta: Any) -> None:
+    """D = beta * C, or zeros: what alpha = 0 leaves."""
+    if addend is None or beta == 0:
+        output[...] = 0
+    else:
+        np.multiply(addend, beta, out=output, casting="unsafe")
+
+

@@ -1,0 +1,371 @@
+"""A blocked product on the host: pack panels, multiply them with BLAS, unpack the result.
+
+Blocks run in cache: a block of A and of B is copied into a panel (converted, its operator
+applied) or used where it lies, the panels are multiplied, and the block of D is scaled, added
+to C and written. Blocks are spread over our threads, one BLAS thread each. The order of every
+sum is fixed by the plan, so the number of threads does not change a bit.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import product as combinations
+from math import ceil, prod
+from typing import Any, Literal
+
+import numpy as np
+
+from contract.operators import Operator
+from contract.plan import Gett, Kind, Loop, Panels, Plan
+from contract.products import block_rank
+from contract.run.blas_threads import blas_threads
+from contract.run.host_kernels import CopyKernel, HostKernels, Workers, flatten
+from contract.run.host_operators import apply_operator
+from contract.run.host_views import Array, compact_strides, strided
+
+__all__ = ["PanelProduct"]
+
+Name = Literal["a", "b", "d", "c"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """One block: its extents, and the element offset of each operand."""
+
+    extents: tuple[int, ...]
+    a: int
+    b: int
+    d: int
+    c: int
+
+
+Chain = tuple[_Block, ...]  # blocks along k, summed one after the other
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """How one operand of the blocks of one shape becomes a stack of matrices.
+
+    ``pack`` copies between memory and a panel of ``elements``; None: used where it lies.
+    ``shape`` and ``byte_strides`` show the panel, or the memory, as matrices.
+    """
+
+    pack: CopyKernel | None
+    elements: int
+    shape: tuple[int, ...]
+    byte_strides: tuple[int, ...]
+
+    def matrices(self, flat: Array, offset: int) -> Array:
+        """The stack of matrices in ``flat`` that starts at element ``offset``."""
+        return strided(flat, offset, self.shape, self.byte_strides)
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """The sides of all blocks with the same extents."""
+
+    a: _Side
+    b: _Side
+    d: _Side
+    c: _Side | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """One operand of a call as flat memory, and the element at which it starts."""
+
+    flat: Array
+    origin: int
+
+
+class _Reader:
+    """Matrices of one input, block by block; a panel is packed again only when it changes."""
+
+    def __init__(self, memory: _Memory, operator: Operator, panel: Array) -> None:
+        self.memory = memory
+        self.operator = operator
+        self.panel = panel
+        self.packed: tuple[int, _Side] | None = None
+
+    def matrices(self, side: _Side, offset: int) -> Array:
+        if side.pack is None:
+            return side.matrices(self.memory.flat, self.memory.origin + offset)
+        if self.packed is None or self.packed[0] != offset or self.packed[1] is not side:
+            side.pack(self.memory.flat, self.memory.origin + offset, self.panel, 0)
+            apply_operator(self.operator, self.panel[: side.elements])
+            self.packed = (offset, side)
+        return side.matrices(self.panel, 0)
+
+    def shared(self) -> "_Reader":
+        """A reader for another thread; both read the panel that is packed already."""
+        twin = _Reader(self.memory, self.operator, self.panel)
+        twin.packed = self.packed
+        return twin
+
+
+class PanelProduct:
+    """A Gett with panels, prepared once: blocks, kernels, and the shape of every panel."""
+
+    def __init__(self, plan: Plan, step: Gett, kernels: HostKernels, workers: Workers) -> None:
+        assert step.panels is not None
+        self.step = step
+        self.panels: Panels = step.panels
+        self.kernels = kernels
+        self.workers = workers
+        self.dtype = np.dtype(step.dtype)
+        self.types = [slot.tensor.dtype for slot in plan.slots]
+        self.matmul = kernels.matmul(step.dtype)
+        self.sums = tuple(_sums(step.loops, self.panels))
+        shapes = {block.extents for sum_ in self.sums for chain in sum_ for block in chain}
+        self.variants = {extents: self._variant(extents) for extents in sorted(shapes)}
+        self.size_a, self.size_b, self.size_d = (
+            max(getattr(variant, name).elements for variant in self.variants.values())
+            for name in ("a", "b", "d")
+        )
+        self.whole_a = self.panels.pack_a and _is_whole(step, "a")
+        self.whole_b = self.panels.pack_b and _is_whole(step, "b")
+
+    def __call__(self, arrays: Sequence[Array], alpha: Any, beta: Any) -> None:
+        """Run the product on the plan's arrays."""
+        step = self.step
+        target = _Memory(*flatten(arrays[step.d]))
+        addend = None if step.c is None else _memory(arrays[step.c])
+        inputs = self._readers(arrays)
+        jobs = [(at, part) for at, sum_ in enumerate(self.sums) for part in range(len(sum_))]
+        partial = self._partial_sums()
+
+        def run(begin: int, end: int) -> None:
+            a, b = self._own(inputs)
+            panel = np.empty(self.size_d, self.dtype)
+            for at, part in jobs[begin:end]:
+                chain = self.sums[at][part]
+                if partial is None:
+                    self._sum(chain, a, b, panel, target)
+                    self._finish(chain[0], panel, target, addend, alpha, beta)
+                else:
+                    self._sum(chain, a, b, partial[at][part], target)
+
+        ranges = self.workers.split(len(jobs), 1)
+        with blas_threads().single() if len(ranges) > 1 else nullcontext():
+            self.workers.map(run, ranges)
+        if partial is not None:
+            for sum_, panels in zip(self.sums, partial, strict=True):
+                for panel in panels[1:]:
+                    panels[0] += panel
+                self._finish(sum_[0][0], panels[0], target, addend, alpha, beta)
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of panels that one call allocates at most."""
+        jobs = sum(map(len, self.sums))
+        threads = min(self.workers.threads, jobs)
+        own = self.size_d * (2 if any(len(chain) > 1 for s in self.sums for chain in s) else 1)
+        own += self.size_d * (self.step.c is not None)
+        own += self.size_a * (not self.whole_a) + self.size_b * (not self.whole_b)
+        shared = self.size_a * self.whole_a + self.size_b * self.whole_b
+        partial = self.size_d * jobs if self.panels.splits > 1 else 0
+        return (shared + threads * own + partial) * self.dtype.itemsize
+
+    # --- preparation ----------------------------------------------------------------------
+
+    def _variant(self, extents: tuple[int, ...]) -> _Variant:
+        step, panels = self.step, self.panels
+        return _Variant(
+            self._side("a", step.a, extents, (panels.m, panels.k), panels.pack_a),
+            self._side("b", step.b, extents, (panels.k, panels.n), panels.pack_b),
+            self._side("d", step.d, extents, (panels.m, panels.n), panels.pack_d),
+            None
+            if step.c is None
+            else self._side("c", step.c, extents, (panels.m, panels.n), True),
+        )
+
+    def _side(
+        self,
+        name: Name,
+        slot: int,
+        extents: tuple[int, ...],
+        groups: tuple[tuple[int, ...], tuple[int, ...]],
+        pack: bool,
+    ) -> _Side:
+        memory = _strides(self.step.loops, name)
+        if not pack:
+            return self._show(None, 0, extents, groups, memory)
+        # C is added to the panel of D, so its panel has the order of D's.
+        like = _strides(self.step.loops, "d" if name == "c" else name)
+        order = _panel_order(self.panels, groups, like)
+        strides, elements = compact_strides(extents, order)
+        ordered = [extents[at] for at in order]
+        panel, own = [strides[at] for at in order], [memory[at] for at in order]
+        there, here = self.types[slot], self.step.dtype
+        kernel = (
+            self.kernels.copy(ordered, panel, own, here, there)
+            if name == "d"
+            else self.kernels.copy(ordered, own, panel, there, here)
+        )
+        return self._show(kernel, elements, extents, groups, strides)
+
+    def _show(
+        self,
+        kernel: CopyKernel | None,
+        elements: int,
+        extents: tuple[int, ...],
+        groups: tuple[tuple[int, ...], tuple[int, ...]],
+        strides: Sequence[int],
+    ) -> _Side:
+        """Batch dimensions, outermost first, then the rows and columns of a matrix."""
+        batch = [at for at in reversed(self.panels.batch) if extents[at] > 1]
+        shape = [extents[at] if strides[at] else 1 for at in batch]
+        steps = [strides[at] for at in batch]
+        for group in groups:
+            shape.append(prod(extents[at] for at in group))
+            steps.append(strides[group[0]] if group else 0)
+        size = self.dtype.itemsize
+        return _Side(kernel, elements, tuple(shape), tuple(step * size for step in steps))
+
+    # --- one call -------------------------------------------------------------------------
+
+    def _readers(self, arrays: Sequence[Array]) -> tuple[_Reader, _Reader]:
+        """The inputs; an input that every block reads whole is packed here, once."""
+        step, dtype = self.step, self.dtype
+        a = _Reader(_memory(arrays[step.a]), step.operator_a, np.empty(0, dtype))
+        b = _Reader(_memory(arrays[step.b]), step.operator_b, np.empty(0, dtype))
+        first = next(iter(self.variants.values()))
+        if self.whole_a:
+            a.panel = np.empty(self.size_a, dtype)
+            a.matrices(first.a, 0)
+        if self.whole_b:
+            b.panel = np.empty(self.size_b, dtype)
+            b.matrices(first.b, 0)
+        return a, b
+
+    def _own(self, inputs: tuple[_Reader, _Reader]) -> tuple[_Reader, _Reader]:
+        """Readers for one thread, with panels of its own for inputs that change."""
+        a, b = inputs[0].shared(), inputs[1].shared()
+        if not self.whole_a:
+            a.panel = np.empty(self.size_a, self.dtype)
+        if not self.whole_b:
+            b.panel = np.empty(self.size_b, self.dtype)
+        return a, b
+
+    def _partial_sums(self) -> list[list[Array]] | None:
+        if self.panels.splits == 1:
+            return None
+        return [[np.empty(self.size_d, self.dtype) for _ in sum_] for sum_ in self.sums]
+
+    def _sum(self, chain: Chain, a: _Reader, b: _Reader, panel: Array, target: _Memory) -> None:
+        """The sum over one chain of blocks, in ``panel`` or where D lies."""
+        rest = None
+        for block in chain:
+            variant = self._variant_of(block)
+            left, right = a.matrices(variant.a, block.a), b.matrices(variant.b, block.b)
+            d = self._result(variant.d, block, panel, target)
+            if block is chain[0]:
+                self.matmul(left, right, d)
+                continue
+            if rest is None:
+                rest = np.empty(d.shape, self.dtype)
+            self.matmul(left, right, rest)
+            np.add(d, rest, out=d)
+
+    def _variant_of(self, block: _Block) -> _Variant:
+        return self.variants[block.extents]
+
+    def _result(self, side: _Side, block: _Block, panel: Array, target: _Memory) -> Array:
+        if side.pack is None:
+            return side.matrices(target.flat, target.origin + block.d)
+        return side.matrices(panel, 0)
+
+    def _finish(
+        self,
+        block: _Block,
+        panel: Array,
+        target: _Memory,
+        addend: _Memory | None,
+        alpha: Any,
+        beta: Any,
+    ) -> None:
+        """D = [alpha *] sum [+ beta * C], while the block is in cache."""
+        variant = self._variant_of(block)
+        side = variant.d
+        if self.step.scaled and alpha != 1:
+            whole = self._result(side, block, panel, target)
+            np.multiply(whole, alpha, out=whole)
+        if side.pack is None:
+            return
+        if addend is not None and variant.c is not None and variant.c.pack is not None:
+            plus = np.empty(variant.c.elements, self.dtype)
+            variant.c.pack(addend.flat, addend.origin + block.c, plus, 0)
+            np.multiply(plus, beta, out=plus)
+            np.add(panel[: side.elements], plus, out=panel[: side.elements])
+        side.pack(panel, 0, target.flat, target.origin + block.d)
+
+
+def _memory(array: Array) -> _Memory:
+    """Flat memory of an input; compiled kernels and BLAS want it aligned."""
+    flat, origin = flatten(array)
+    return _Memory(flat if flat.flags.aligned else flat.copy(), origin)
+
+
+def _strides(loops: Sequence[Loop], name: Name) -> tuple[int, ...]:
+    return tuple(int(getattr(loop, name)) for loop in loops)
+
+
+def _panel_order(
+    panels: Panels, groups: tuple[tuple[int, ...], tuple[int, ...]], memory: Sequence[int]
+) -> tuple[int, ...]:
+    """Loops of a panel, fastest first: the group with the loop fastest in memory comes first.
+
+    So packing moves rows wherever it can, and BLAS takes either order.
+    """
+    nearest = [min((abs(memory[at]) for at in group), default=1 << 62) for group in groups]
+    first, second = groups if nearest[0] <= nearest[1] else groups[::-1]
+    return (*first, *second, *(at for at in panels.batch if memory[at]))
+
+
+def _is_whole(step: Gett, name: Literal["a", "b"]) -> bool:
+    """Whether every block reads the same panel of the operand."""
+    assert step.panels is not None
+    foreign = Kind.N if name == "a" else Kind.M
+    return all(
+        block == loop.extent
+        or loop.kind is foreign
+        or (at in step.panels.batch and getattr(loop, name) == 0)
+        for at, (loop, block) in enumerate(zip(step.loops, step.panels.blocks, strict=True))
+    )
+
+
+def _sums(loops: Sequence[Loop], panels: Panels) -> Iterator[tuple[Chain, ...]]:
+    """For each block of D the chains of blocks along k that add up to it."""
+    outer = [at for at, loop in enumerate(loops) if loop.kind is not Kind.K]
+    outer.sort(key=lambda at: (block_rank(loops[at]), -abs(loops[at].d)))
+    inner = [at for at, loop in enumerate(loops) if loop.kind is Kind.K]
+    inner.sort(key=lambda at: -abs(loops[at].a))
+    for where in _parts(outer, loops, panels):
+        chain = [
+            _block({**where, **along}, loops) for along in _parts(inner, loops, panels)
+        ]
+        each = ceil(len(chain) / panels.splits)
+        yield tuple(tuple(chain[at : at + each]) for at in range(0, len(chain), each))
+
+
+def _parts(
+    chosen: Sequence[int], loops: Sequence[Loop], panels: Panels
+) -> Iterator[dict[int, tuple[int, int]]]:
+    """Every combination of (start, extent) of the chosen loops' blocks, the last one fastest."""
+    ranges = [
+        [
+            (start, min(panels.blocks[at], loops[at].extent - start))
+            for start in range(0, loops[at].extent, panels.blocks[at])
+        ]
+        for at in chosen
+    ]
+    for parts in combinations(*ranges):
+        yield dict(zip(chosen, parts, strict=True))
+
+
+def _block(parts: dict[int, tuple[int, int]], loops: Sequence[Loop]) -> _Block:
+    def offset(name: Name) -> int:
+        return sum(parts[at][0] * int(getattr(loop, name)) for at, loop in enumerate(loops))
+
+    extents = tuple(parts[at][1] for at in range(len(loops)))
+    return _Block(extents, offset("a"), offset("b"), offset("d"), offset("c"))

@@ -1,0 +1,98 @@
+"""A View of a slot -> a function from the slot's array to the NumPy view, made once per plan."""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from contract.descriptors import TensorDescriptor
+from contract.layout import packed_strides
+
+__all__ = ["Array", "Viewer", "compact_strides", "strided", "viewer"]
+
+Array = np.ndarray[Any, Any]
+Viewer = Callable[[Array], Array]
+
+
+def viewer(
+    tensor: TensorDescriptor, extents: Sequence[int], strides: Sequence[int]
+) -> Viewer:
+    """x -> y with y[i] = memory of x at sum(i * strides); the cheapest way NumPy has.
+
+    A dimension of stride 0 gets extent 1, which broadcasts.
+    """
+    shape = tuple(1 if step == 0 else n for n, step in zip(extents, strides, strict=True))
+    steps = tuple(strides)
+    if (shape, steps) == (tensor.extents, tensor.steps):
+        return _same
+    if (shape, steps) == (tensor.extents[::-1], tensor.steps[::-1]):
+        return _reversed
+    axes = _axes(tensor, shape, steps)
+    if axes is not None:
+        return lambda x: x.transpose(axes)
+    return _by_address(tensor, shape, steps)
+
+
+def _same(x: Array) -> Array:
+    return x
+
+
+def _reversed(x: Array) -> Array:
+    return x.T
+
+
+def _axes(
+    tensor: TensorDescriptor, shape: tuple[int, ...], steps: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """The transposition that makes the view, or None if it takes more than that."""
+    own = list(zip(tensor.extents, tensor.steps, strict=True))
+    wanted = list(zip(shape, steps, strict=True))
+    if sorted(own) != sorted(wanted):
+        return None
+    axes: list[int] = []
+    for each in wanted:
+        axes.append(next(at for at, mine in enumerate(own) if mine == each and at not in axes))
+    return tuple(axes)
+
+
+def _by_address(
+    tensor: TensorDescriptor, shape: tuple[int, ...], steps: tuple[int, ...]
+) -> Viewer:
+    dtype = np.dtype(tensor.dtype)
+    bytes_ = tuple(step * dtype.itemsize for step in steps)
+    if dtype.kind not in "biufc" or 0 in tensor.extents:
+        return lambda x: np.lib.stride_tricks.as_strided(x, shape, bytes_)
+    if _is_packed(tensor.extents[::-1], tensor.steps[::-1]):
+        return lambda x: np.ndarray(shape, dtype, x, 0, bytes_)
+    if _is_packed(tensor.extents, tensor.steps):
+        return lambda x: np.ndarray(shape, dtype, x.T, 0, bytes_)
+    return lambda x: np.lib.stride_tricks.as_strided(x, shape, bytes_)
+
+
+def _is_packed(extents: Sequence[int], strides: Sequence[int]) -> bool:
+    return tuple(strides) == packed_strides(extents)
+
+
+def strided(
+    flat: Array, offset: int, shape: tuple[int, ...], byte_strides: tuple[int, ...]
+) -> Array:
+    """The view of contiguous 1-D memory that starts at element ``offset``."""
+    if flat.dtype.hasobject:  # object memory has no buffer
+        return np.lib.stride_tricks.as_strided(flat[offset:], shape, byte_strides)
+    return np.ndarray(shape, flat.dtype, flat, offset * flat.itemsize, byte_strides)
+
+
+def compact_strides(
+    extents: Sequence[int], order: Sequence[int]
+) -> tuple[tuple[int, ...], int]:
+    """Packed strides of a panel with dimensions ``order`` fastest first, 0 for those not in it.
+
+    Also returns the number of elements.
+    """
+    strides = [0] * len(extents)
+    step = 1
+    for at in order:
+        strides[at] = step
+        step *= extents[at]
+    return tuple(strides), prod(extents[at] for at in order)

@@ -1,0 +1,35 @@
+"""Numbers and tables as people read them."""
+
+from collections.abc import Iterable, Sequence
+
+__all__ = ["Row", "aligned", "count", "seconds"]
+
+Row = tuple[str, ...]
+
+
+def aligned(rows: Iterable[Row]) -> list[str]:
+    """The rows as lines, each column as wide as its widest cell."""
+    lines: Sequence[Row] = list(rows)
+    widths = [max(len(row[at]) for row in lines) for at in range(len(lines[0]))]
+    return [
+        "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in lines
+    ]
+
+
+def count(value: float) -> str:
+    """1234567 -> '1.23 M': three digits and a prefix, ready for a unit."""
+    for prefix in ("", "k", "M", "G", "T", "P"):
+        if value < 1000:
+            return f"{value:.3g} {prefix}"
+        value /= 1000
+    return f"{value:.3g} E"
+
+
+def seconds(value: float) -> str:
+    """0.00123 -> '1.23 ms'."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value / 1e-9:.3g} ns"
+

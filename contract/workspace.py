@@ -1,0 +1,52 @@
+"""Slot lifetimes -> offsets in one buffer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["ALIGNMENT", "Lifetime", "place"]
+
+ALIGNMENT = 64  # bytes; a cache line, and the widest vector load of the host
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """``bytes`` are needed from step ``first`` (which writes them) to step ``last``."""
+
+    bytes: int
+    first: int
+    last: int
+
+
+def place(lifetimes: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
+    """Offsets such that no two buffers alive at the same step overlap, and the size of all.
+
+    The largest buffers are placed first, each at the lowest offset where it fits.
+    """
+    offsets = [0] * len(lifetimes)
+    placed: list[int] = []
+    for index in sorted(range(len(lifetimes)), key=lambda i: -lifetimes[i].bytes):
+        offsets[index] = _lowest_gap(lifetimes, offsets, placed, index)
+        placed.append(index)
+    size = max((o + _rounded(t.bytes) for o, t in zip(offsets, lifetimes, strict=True)), default=0)
+    return tuple(offsets), size
+
+
+def _lowest_gap(
+    lifetimes: Sequence[Lifetime], offsets: Sequence[int], placed: Sequence[int], index: int
+) -> int:
+    need = lifetimes[index]
+    neighbours = sorted(
+        (offsets[i], offsets[i] + _rounded(lifetimes[i].bytes))
+        for i in placed
+        if lifetimes[i].first <= need.last and need.first <= lifetimes[i].last
+    )
+    offset = 0
+    for begin, end in neighbours:
+        if offset + _rounded(need.bytes) <= begin:
+            break
+        offset = max(offset, end)
+    return offset
+
+
+def _rounded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
