@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from contract import expression as notations
 from contract.api import interleaved_arguments
 from contract.errors import InvalidValueError, UnsupportedTypeError
-from contract.expression import Expression
+from contract.expression import Expression, mode_extents
 from contract.handle import Handle, default_handle
 from contract.layout import overlaps
 from contract.order import contraction_path, is_path_name
@@ -82,7 +81,7 @@ def _einsum(
         raise UnsupportedTypeError("keyword parameter out must be an array for einsum")
     expression = resolve_notation(written, [x.shape for x in arrays])
     _require_distinct_output(expression)
-    extents = notations.mode_extents(expression, [x.shape for x in arrays])
+    extents = mode_extents(expression.inputs, [x.shape for x in arrays], expression.labels)
     if len(arrays) == 1 and out is None:
         view = _view(arrays[0], expression)
         if view is not None:
@@ -118,7 +117,7 @@ def einsum_path(*operands: Any, optimize: Any = "greedy") -> tuple[list[Any], st
     shapes = [x.shape for x in arrays]
     expression = resolve_notation(written, shapes)
     _require_distinct_output(expression)
-    extents = notations.mode_extents(expression, shapes)
+    extents = mode_extents(expression.inputs, shapes, expression.labels)
     found = contraction_path(
         [frozenset(modes) for modes in expression.inputs],
         frozenset(expression.output),

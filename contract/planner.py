@@ -12,6 +12,7 @@ from math import prod
 from contract.compute import is_complex
 from contract.descriptors import Algo, Contraction, Operand, PlanPreference, TensorDescriptor
 from contract.errors import InvalidValueError, NotSupportedError
+from contract.expression import mode_extents
 from contract.heuristics import HOST, Machine
 from contract.layout import packed_strides
 from contract.operators import Operator
@@ -32,7 +33,7 @@ from contract.plan import (
 from contract.products import Option, ProductProblem, Term, options
 from contract.workspace import Lifetime, place
 
-__all__ = ["make_plan", "mode_extents"]
+__all__ = ["make_plan"]
 
 
 def make_plan(
@@ -49,23 +50,18 @@ def make_plan(
     return builder.finish()
 
 
-def mode_extents(operation: Contraction) -> tuple[int, ...]:
-    """The extent of every mode; extent 1 broadcasts against any other."""
-    extents = [1] * len(operation.labels)
-    owner = [0] * len(operation.labels)
-    for index, operand in enumerate(operation.inputs):
-        for mode, extent in zip(operand.modes, operand.tensor.extents, strict=True):
-            if extent != 1 and extents[mode] not in (1, extent):
-                raise InvalidValueError(
-                    f"Extent mismatch for mode {operation.labels[mode]!r}: operand "
-                    f"{owner[mode]} has {extents[mode]}, operand {index} has {extent}."
-                )
-            if extent != 1:
-                extents[mode], owner[mode] = extent, index
+def _extents(operation: Contraction) -> tuple[int, ...]:
+    """The extent of every mode; results must have exactly these."""
+    inputs = operation.inputs
+    extents = mode_extents(
+        [operand.modes for operand in inputs],
+        [operand.tensor.extents for operand in inputs],
+        operation.labels,
+    )
     _check_result("The output", operation.output, extents, operation)
     if operation.addend is not None:
         _check_result("The addend C", operation.addend, extents, operation)
-    return tuple(extents)
+    return extents
 
 
 def _check_result(
@@ -110,7 +106,7 @@ class _Builder:
         self.operation = operation
         self.preference = preference
         self.machine = machine
-        self.extents = mode_extents(operation)
+        self.extents = _extents(operation)
         self.count = len(operation.inputs)
         self.slots = [Slot(SlotKind.INPUT, operand.tensor) for operand in operation.inputs]
         self.slots.append(Slot(SlotKind.OUTPUT, operation.output.tensor))

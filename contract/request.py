@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from contract import expression as notations
 from contract.compute import ComputeType, accumulator, item_size, resolve, scalar_type
 from contract.descriptors import Contraction, Operand, PlanPreference, TensorDescriptor
 from contract.errors import (
@@ -19,7 +18,7 @@ from contract.errors import (
     NotSupportedError,
     UnsupportedTypeError,
 )
-from contract.expression import Expression
+from contract.expression import Expression, interleaved, mode_extents, parse
 from contract.handle import Handle
 from contract.layout import overlaps, packed_strides
 from contract.operators import Operator, require, unary
@@ -97,8 +96,9 @@ def call_for(
     addend: Layout | None = None,
 ) -> Call:
     """Plan and load the request; nothing is allocated for operands or results."""
-    expression = resolve_notation(written, [shape for shape, _, _ in layouts])
-    extents = notations.mode_extents(expression, [shape for shape, _, _ in layouts])
+    shapes = [shape for shape, _, _ in layouts]
+    expression = resolve_notation(written, shapes)
+    extents = mode_extents(expression.inputs, shapes, expression.labels)
     operation = _operation(expression, extents, layouts, options, out, addend)
     copied = tuple(
         at
@@ -127,9 +127,9 @@ def call_for(
 def resolve_notation(written: Written, shapes: Sequence[tuple[int, ...]]) -> Expression:
     """What was written, as modes of operands of these shapes."""
     if isinstance(written, str):
-        notation = notations.parse(written, len(shapes))
+        notation = parse(written, len(shapes))
     else:
-        notation = notations.interleaved(*written)
+        notation = interleaved(*written)
     return notation.resolve([len(shape) for shape in shapes])
 
 

@@ -47,7 +47,7 @@ class Call:
     says whether D has the layout of the caller's ``out``; otherwise D is made here.
     """
 
-    __slots__ = ("copied", "fresh_bytes", "loaded", "needed_bytes", "new_output", "scalar")
+    __slots__ = ("copied", "fresh_bytes", "loaded", "needed_bytes", "new_output", "product", "scalar")
 
     def __init__(self, loaded: LoadedPlan, copied: tuple[int, ...], scalar: str) -> None:
         self.loaded = loaded
@@ -57,9 +57,13 @@ class Call:
         output = loaded.plan.slots[loaded.plan.output].tensor
         self.fresh_bytes = prod(output.extents) * item_size(output.dtype)
         self.needed_bytes = loaded.workspace_bytes + self.fresh_bytes
+        plain = not copied and self.needed_bytes <= LARGE_BYTES
+        self.product = loaded.product if plain else None
 
     def fresh(self, inputs: Sequence[Array], alpha: Any) -> Array:
         """alpha * (product of the inputs) in a new array."""
+        if self.product is not None and type(alpha) is int and alpha == 1:
+            return self.product(inputs)
         if self.needed_bytes > LARGE_BYTES:
             self._check_memory()
         alpha = self.scalar_value("alpha", alpha)

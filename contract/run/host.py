@@ -45,13 +45,18 @@ BATCH_FLOPS = 1 << 24  # from here on a batch of products is spread over our thr
 
 @dataclass(frozen=True, slots=True)
 class LoadedPlan:
-    """A plan ready to run: one function for each step."""
+    """A plan ready to run: one function for each step.
+
+    ``product`` is there where the plan is one plain matrix product: BLAS then makes the result
+    array itself, which for small matrices is half of the time.
+    """
 
     plan: Plan
     runs: tuple[Run, ...]
     temporaries: tuple[Callable[[Array], Array], ...]
     panel_bytes: int
     new_output: Callable[[], Array]
+    product: Callable[[Sequence[Array]], Array] | None
 
     def __call__(
         self, inputs: Sequence[Array], output: Array, addend: Array | None, alpha: Any, beta: Any
@@ -105,6 +110,7 @@ class HostExecutor:
             ),
             max(panels, default=0),
             allocator(plan.slots[plan.output].tensor),
+            _plain_product(plan),
         )
 
     def _prepare(self, plan: Plan, step: Step) -> Run:
@@ -362,6 +368,37 @@ def _temporary(slot: Slot, offset: int) -> Callable[[Array], Array]:
         return lambda workspace: make()
     strides = tuple(step * dtype.itemsize for step in tensor.steps)
     return lambda workspace: np.ndarray(tensor.extents, dtype, workspace, offset, strides)
+
+
+def _plain_product(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
+    """inputs -> their matrix product, if that is the whole plan and its result a packed matrix."""
+    match plan.steps:
+        case (Gemm(scaled=True) as step,) if len(plan.slots) == 3 and plan.inputs == 2:
+            rows = [[loop for loop in step.loops if loop.kind is kind] for kind in Kind]
+        case _:
+            return None
+    batch, m, n, k = rows
+    output = plan.slots[plan.output].tensor
+    if batch or not (m and n and k) or len(output.extents) != 2:
+        return None
+    a, b = step.a, step.b
+    view_a, view_b = _matrix_view(plan, a, (), m, k, "a"), _matrix_view(plan, b, (), k, n, "b")
+    transposed_a = _matrix_view(plan, a, (), k, m, "a")
+    transposed_b = _matrix_view(plan, b, (), n, k, "b")
+    match (m[0].d, n[0].d):
+        case (rows_apart, 1) if rows_apart == n[0].extent:
+            row_major = True
+        case (1, columns_apart) if columns_apart == m[0].extent:
+            row_major = False
+        case _:
+            return None
+    if output.steps == (m[0].d, n[0].d):
+        if row_major:
+            return lambda inputs: view_a(inputs[a]).dot(view_b(inputs[b]))
+        return lambda inputs: transposed_b(inputs[b]).dot(transposed_a(inputs[a])).T
+    if row_major:
+        return lambda inputs: view_a(inputs[a]).dot(view_b(inputs[b])).T
+    return lambda inputs: transposed_b(inputs[b]).dot(transposed_a(inputs[a]))
 
 
 # --- views ----------------------------------------------------------------------------------

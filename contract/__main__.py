@@ -1,0 +1,417 @@
+"""The command line: run an expression on files, explain one without data, or see a demo.
+
+    python -m contract "abc,kb->ac" A.npy B.npy -o C.npy
+    python -m contract explain "abc,kb->ac" a=64,b=32,c=8,k=16
+    python -m contract demo --size medium
+
+A first argument that is the name of a subcommand is one; anything else is an expression.
+Exit codes: 0 done, 1 a check of the demo failed, 2 refused (one line on stderr), 130 interrupted,
+141 nobody reads the output any more.
+"""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from itertools import islice
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from contract import (
+    ComputeType,
+    TensorDescriptor,
+    __version__,
+    contract,
+    contract_expression,
+    demo,
+)
+from contract.errors import ContractError, InvalidValueError
+from contract.files import BFLOAT16, ArrayFile, check_writable, read, write
+
+__all__ = ["main"]
+
+Array = NDArray[Any]
+
+OK, CHECK_FAILED, REFUSED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+PRINTED_WHOLE = 64  # elements
+FIRST_ELEMENTS = 6
+UNITS = {"": 1, "B": 1} | {
+    f"{prefix}{suffix}": base**power
+    for power, letters in enumerate(("kK", "M", "G", "T"), start=1)
+    for prefix in letters
+    for suffix, base in (("B", 1000), ("", 1000), ("iB", 1024))
+}
+DTYPES = (
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "bool"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; what is refused is one line on stderr."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
+    except SystemExit as stop:  # argparse after --help and --version
+        return int(stop.code or 0)
+    except BrokenPipeError:
+        _abandon_stdout()
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        print("contract: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except (ContractError, OSError, MemoryError) as error:
+        _abandon_stdout()
+        print(f"contract: error: {_message(error)}", file=sys.stderr)
+        return REFUSED
+
+
+def _run(arguments: list[str]) -> int:
+    """Dispatch on the first argument alone: a file can never be first."""
+    if arguments and arguments[0] in SUBCOMMANDS:
+        return SUBCOMMANDS[arguments[0]](arguments[1:])
+    return _contract_files(arguments)
+
+
+def _message(error: BaseException) -> str:
+    """One line, the file before the reason."""
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return f"{where}{error.strerror}"
+    text = " ".join(str(error).split())
+    if isinstance(error, MemoryError) and not isinstance(error, ContractError):
+        return f"out of memory. {text}".strip()
+    return text
+
+
+def _abandon_stdout() -> None:
+    """If stdout takes no more, let it end in nothing: the interpreter flushes it at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _show(text: str) -> None:
+    """Print with what the terminal's encoding has; the rest becomes question marks."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))
+
+
+# --- an expression on files ------------------------------------------------------------------
+
+
+def _contract_files(arguments: list[str]) -> int:
+    options = _files_parser().parse_intermixed_args([_spaced(text) for text in arguments])
+    if options.output is not None:
+        check_writable(options.output)
+    operands = [read(source, options.bfloat16) for source in options.operands]
+    if options.explain:
+        descriptors = [_descriptor(operand) for operand in operands]
+        _show(_planned(options, descriptors))
+    result = np.asarray(contract(options.expression, *operands, **_how(options)))
+    if options.output is None:
+        _show(_summary(result))
+    else:
+        _note_raw_type(options.output, result)
+        write(options.output, result)
+    return OK
+
+
+def _spaced(text: str) -> str:
+    """An expression that starts with its arrow is no option; spaces mean nothing in it."""
+    return f" {text}" if text.startswith("->") else text
+
+
+def _how(options: argparse.Namespace) -> dict[str, Any]:
+    """The keywords that planning and running share."""
+    return {
+        "order": options.order,
+        "compute_type": options.compute_type,
+        "optimize": options.optimize,
+        "memory_limit": options.memory_limit,
+    }
+
+
+def _planned(options: argparse.Namespace, descriptors: Sequence[TensorDescriptor]) -> str:
+    return str(contract_expression(options.expression, *descriptors, **_how(options)).explain())
+
+
+def _descriptor(array: Array) -> TensorDescriptor:
+    strides = tuple(stride // array.itemsize for stride in array.strides)
+    return TensorDescriptor(array.shape, strides, array.dtype.name)
+
+
+def _note_raw_type(output: ArrayFile, result: Array) -> None:
+    if result.dtype == BFLOAT16:
+        print(
+            f"contract: note: {output} holds raw 2-byte items (V2), .npy has no name for "
+            "bfloat16; --bfloat16 reads them.",
+            file=sys.stderr,
+        )
+
+
+def _summary(result: Array) -> str:
+    """Shape, type, size, norm, and all elements of a small result or the first of a large one."""
+    lines = [
+        f"shape   {' x '.join(map(str, result.shape)) or 'scalar'} ({_layout(result)})",
+        f"dtype   {result.dtype.name}, {_size(result.nbytes)}",
+        f"norm    {_norm(result):.12g}",
+    ]
+    if result.size <= PRINTED_WHOLE:
+        return "\n".join([*lines, np.array2string(result, threshold=PRINTED_WHOLE + 1)])
+    first = " ".join(f"{x:.6g}" for x in islice(result.T.flat, FIRST_ELEMENTS))
+    return "\n".join([*lines, f"first   {first} ... (first mode fastest)"])
+
+
+def _layout(array: Array) -> str:
+    if array.flags.f_contiguous:
+        return "column-major"
+    return "row-major" if array.flags.c_contiguous else "strided"
+
+
+def _norm(array: Array) -> float:
+    """sqrt(sum |x|^2), in the wide type: a norm of float16 is no longer inf."""
+    wide = np.complex128 if array.dtype.kind == "c" else np.float64
+    flat = array.ravel(order="K").astype(wide, copy=False)
+    return float(np.linalg.norm(flat))
+
+
+def _size(count: float) -> str:
+    """Bytes in the largest binary unit below them."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"
+
+
+# --- explain ---------------------------------------------------------------------------------
+
+
+def _explain(arguments: list[str]) -> int:
+    options = _explain_parser().parse_intermixed_args(arguments)
+    extents = _merged(options.extents)
+    shapes = _shapes(options.expression, extents)
+    _show(_planned(options, [TensorDescriptor(shape, None, options.dtype) for shape in shapes]))
+    return OK
+
+
+def _merged(groups: Sequence[Sequence[tuple[str, int]]]) -> dict[str, int]:
+    """Extents by label; a label may be given once."""
+    extents: dict[str, int] = {}
+    for label, extent in (pair for group in groups for pair in group):
+        if label in extents:
+            raise InvalidValueError(
+                f"Mode {label!r} has two extents: {extents[label]} and {extent}."
+            )
+        extents[label] = extent
+    return extents
+
+
+def _shapes(expression: str, extents: dict[str, int]) -> list[tuple[int, ...]]:
+    """The shape of every operand; every label needs an extent, every extent a label."""
+    operands = _written_labels(expression)
+    labels = {label for operand in operands for label in operand}
+    missing, unknown = sorted(labels - extents.keys()), sorted(extents.keys() - labels)
+    if missing:
+        raise InvalidValueError(f"Extents are missing for the modes: {', '.join(missing)}.")
+    if unknown:
+        raise InvalidValueError(f"Extents of modes no operand has: {', '.join(unknown)}.")
+    return [tuple(extents[label] for label in operand) for operand in operands]
+
+
+def _written_labels(expression: str) -> list[str]:
+    """The labels of every operand as written; whether they make sense is the planner's to say."""
+    inputs, _, _ = "".join(expression.split()).partition("->")
+    if "." in inputs:
+        raise InvalidValueError("An ellipsis has no extents: write every mode with a letter.")
+    return inputs.split(",")
+
+
+# --- demo ------------------------------------------------------------------------------------
+
+
+def _demo(arguments: list[str]) -> int:
+    chosen = _demo_parser().parse_args(arguments)
+    occupied, virtual = demo.SIZES[chosen.size]
+    options = demo.Options(
+        occupied=chosen.occupied or occupied,
+        virtual=chosen.virtual or virtual,
+        dtype=chosen.dtype,
+        repeats=chosen.repeat,
+        seed=chosen.seed,
+    )
+    progress = demo.Progress(sys.stderr)
+    try:
+        report = demo.run(options, progress)
+    finally:
+        progress.clear()
+    _show(demo.render(report, unicode=_prints_unicode()))
+    return OK if report.good else CHECK_FAILED
+
+
+def _prints_unicode() -> bool:
+    try:
+        "─".encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+SUBCOMMANDS: dict[str, Callable[[list[str]], int]] = {"explain": _explain, "demo": _demo}
+
+
+# --- arguments -------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises where argparse prints its usage and exits."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InvalidValueError(f"{message} (try --help)")
+
+
+def _parser(name: str, description: str) -> _Parser:
+    formatter = argparse.RawDescriptionHelpFormatter
+    return _Parser(
+        prog=name, description=description, formatter_class=formatter, allow_abbrev=False
+    )
+
+
+def _files_parser() -> _Parser:
+    parser = _parser("contract", f"{__doc__}")
+    parser.add_argument("expression", help='Einstein notation, such as "abc,kb->ac"')
+    parser.add_argument(
+        "operands",
+        nargs="*",
+        type=_array_file,
+        metavar="FILE",
+        help="A.npy, data.npz with one array, or data.npz:name",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=_array_file,
+        metavar="FILE",
+        help="C.npy, or data.npz:name, which keeps the other arrays; else a summary is printed",
+    )
+    parser.add_argument("--explain", action="store_true", help="print the plan as well")
+    parser.add_argument(
+        "--bfloat16", action="store_true", help="read raw 2-byte items (V2) as bfloat16"
+    )
+    parser.add_argument("--version", action="version", version=f"contract {__version__}")
+    _add_planning(parser)
+    return parser
+
+
+def _explain_parser() -> _Parser:
+    parser = _parser("contract explain", "The plan of an expression, its FLOPs and bytes, no data.")
+    parser.add_argument("expression", help='Einstein notation, such as "abc,kb->ac"')
+    parser.add_argument(
+        "extents",
+        nargs="*",
+        type=_extents,
+        metavar="MODE=EXTENT",
+        help="the extent of every mode: a=64,b=32",
+    )
+    parser.add_argument("--dtype", choices=DTYPES, default="float64", metavar="DTYPE")
+    _add_planning(parser)
+    return parser
+
+
+def _demo_parser() -> _Parser:
+    parser = _parser(
+        "contract demo",
+        "Solve coupled-cluster doubles with generated integrals; time and check each contraction.",
+    )
+    parser.add_argument("--size", choices=tuple(demo.SIZES), default="small")
+    parser.add_argument("--occupied", type=_positive, metavar="N", help="spin orbitals")
+    parser.add_argument("--virtual", type=_positive, metavar="N", help="spin orbitals")
+    parser.add_argument("--dtype", choices=tuple(demo.TOLERANCE), default="float64")
+    parser.add_argument("--repeat", type=_positive, default=5, metavar="N", help="timings of each")
+    parser.add_argument("--seed", type=_count, default=2026, help="of the generated integrals")
+    return parser
+
+
+def _add_planning(parser: _Parser) -> None:
+    parser.add_argument(
+        "--order", choices=("F", "C", "K"), default="F", help="of the result; K: the cheapest"
+    )
+    names = ", ".join(kind.value for kind in ComputeType)
+    parser.add_argument(
+        "--compute-type", type=_compute_type, metavar="TYPE", help=f"minimum accuracy: {names}"
+    )
+    parser.add_argument(
+        "--optimize", default="auto", metavar="METHOD", help="contraction path, as opt_einsum has"
+    )
+    parser.add_argument(
+        "--memory-limit", type=_bytes, metavar="BYTES", help="such as 1000000, 1.5GiB or 80%%"
+    )
+
+
+def _array_file(text: str) -> ArrayFile:
+    try:
+        return ArrayFile.parse(text)
+    except InvalidValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _compute_type(text: str) -> ComputeType:
+    for kind in ComputeType:
+        if kind.value == text.upper():
+            return kind
+    names = ", ".join(kind.value for kind in ComputeType)
+    raise argparse.ArgumentTypeError(f"{text!r} is not one of {names}")
+
+
+def _bytes(text: str) -> int:
+    """A number of bytes: plain, with a decimal or binary unit, or percent of the main memory."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *(%|[A-Za-z]*)", text)
+    if match is None or match[2] not in {*UNITS, "%"}:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 1000000, 1.5GiB or 80%")
+    unit = Decimal(UNITS[match[2]]) if match[2] in UNITS else Decimal(_main_memory()) / 100
+    return int(Decimal(match[1]) * unit)
+
+
+def _main_memory() -> int:
+    if not hasattr(os, "sysconf"):
+        raise argparse.ArgumentTypeError("the size of the main memory is not known here")
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _extents(text: str) -> list[tuple[str, int]]:
+    """``a=64,b=32`` -> [("a", 64), ("b", 32)]."""
+    return [_extent(part.strip()) for part in text.split(",") if part.strip()]
+
+
+def _extent(text: str) -> tuple[str, int]:
+    match = re.fullmatch(r"([^\W\d_])\s*=\s*([0-9]+)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a letter and an extent of 0 or more, such as a=64"
+        )
+    return match[1], int(match[2])
+
+
+def _count(text: str) -> int:
+    if re.fullmatch("[0-9]+", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 or more")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    value = _count(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,257 @@
+"""Stride algebra on plain integers: extents and strides in elements, column-major by default.
+
+The vocabulary is that of the cuDNN core-concepts page: packed, partially packed and overlapping
+tensors, and the named layouts.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from math import gcd
+
+from contract.errors import InvalidValueError
+
+__all__ = [
+    "NAMED_LAYOUTS",
+    "diagonal",
+    "fuse",
+    "is_packed",
+    "is_partially_packed",
+    "is_spatially_packed",
+    "matmul_layout",
+    "named_layout",
+    "offset_bounds",
+    "overlaps",
+    "packed_strides",
+    "permute",
+    "span",
+    "vectorised_layout",
+]
+
+Ints = tuple[int, ...]
+
+
+def packed_strides(extents: Sequence[int], order: Sequence[int] | None = None) -> Ints:
+    """stride(order[0]) = 1, stride(order[i+1]) = stride(order[i]) * extent(order[i]).
+
+    ``order`` lists the dimensions from fastest to slowest; None: as they stand, column-major.
+    """
+    strides = [0] * len(extents)
+    step = 1
+    for at in range(len(extents)) if order is None else order:
+        strides[at] = step
+        step *= extents[at]
+    return tuple(strides)
+
+
+def permute(values: Sequence[int], order: Sequence[int]) -> Ints:
+    """result[i] = values[order[i]]: extents or strides seen in another mode order."""
+    return tuple(values[at] for at in order)
+
+
+def diagonal(
+    modes: Sequence[int], extents: Sequence[int], strides: Sequence[int]
+) -> tuple[Ints, Ints, Ints]:
+    """Distinct modes, their extents, and strides such that repeated modes step together.
+
+    The stride of a merged mode is the sum of its strides. Extents of a repeated mode must agree.
+    """
+    merged: dict[int, tuple[int, int]] = {}
+    for mode, extent, stride in zip(modes, extents, strides, strict=True):
+        known, step = merged.get(mode, (extent, 0))
+        if known != extent:
+            raise InvalidValueError(
+                f"A repeated mode has one extent: mode {mode} has {known} and {extent}."
+            )
+        merged[mode] = (extent, step + stride)
+    return (
+        tuple(merged),
+        tuple(extent for extent, _ in merged.values()),
+        tuple(stride for _, stride in merged.values()),
+    )
+
+
+def fuse(extents: Sequence[int], *operands: Sequence[int]) -> tuple[Ints, tuple[Ints, ...]]:
+    """The same elements in the same order with fewer dimensions.
+
+    Dimension i+1 joins dimension i where stride[i+1] = stride[i] * extent[i] in every operand;
+    dimensions of extent 1 vanish. Returns the extents and the strides of each operand.
+    """
+    sizes: list[int] = []
+    steps: list[list[int]] = []
+    for at, extent in enumerate(extents):
+        here = [strides[at] for strides in operands]
+        if extent == 1:
+            continue
+        if sizes and all(
+            s == last * sizes[-1] for s, last in zip(here, steps[-1], strict=True)
+        ):
+            sizes[-1] *= extent
+        else:
+            sizes.append(extent)
+            steps.append(here)
+    by_operand = tuple(tuple(step[i] for step in steps) for i in range(len(operands)))
+    return tuple(sizes), by_operand
+
+
+def offset_bounds(extents: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
+    """The smallest and the largest of sum(i * stride) over all indices; (0, 0) if there is none."""
+    if 0 in extents:
+        return 0, 0
+    reaches = [stride * (n - 1) for n, stride in zip(extents, strides, strict=True)]
+    return sum(r for r in reaches if r < 0), sum(r for r in reaches if r > 0)
+
+
+def span(extents: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements of memory between the first and the last address, both included."""
+    low, high = offset_bounds(extents, strides)
+    return 0 if 0 in extents else high - low + 1
+
+
+# --- predicates ---------------------------------------------------------------------------------
+
+
+def is_packed(extents: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether the elements fill a block of memory without gaps or overlap, in any mode order."""
+    if 0 in extents:
+        return True
+    step = 1
+    for stride, extent in sorted(
+        (abs(s), n) for n, s in zip(extents, strides, strict=True) if n > 1
+    ):
+        if stride != step:
+            return False
+        step *= extent
+    return True
+
+
+def is_partially_packed(
+    extents: Sequence[int], strides: Sequence[int], inside: Iterable[int]
+) -> bool:
+    """Whether the tensor is packed in the dimensions ``inside``, outermost dimension first.
+
+    stride[i] = extent[i+1] * stride[i+1] for i inside, >= for i outside; the last dimension has
+    stride 1 if it is inside.
+    """
+    chosen = set(inside)
+    last = len(extents) - 1
+    for at in range(len(extents)):
+        packed = 1 if at == last else extents[at + 1] * strides[at + 1]
+        if at in chosen and strides[at] != packed:
+            return False
+        if at not in chosen and strides[at] < packed:
+            return False
+    return True
+
+
+def is_spatially_packed(extents: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether an NC... tensor is packed in its spatial dimensions, those after the first two."""
+    return is_packed(extents[2:], strides[2:])
+
+
+def overlaps(extents: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether two different indices have the same address; exact, without enumeration.
+
+    Two indices meet where their difference d, not 0 with |d[i]| < extent[i], has
+    sum(d * stride) = 0. Sorted by stride, no such d exists if every stride exceeds the reach of
+    the smaller ones; two strides alone meet at d = (s2/g, -s1/g); else the search below decides.
+    """
+    if 0 in extents:
+        return False
+    dims = sorted((abs(s), n) for n, s in zip(extents, strides, strict=True) if n > 1)
+    if any(stride == 0 for stride, _ in dims):
+        return True
+    reach = 0
+    nested = True
+    for stride, extent in dims:
+        nested = nested and stride > reach
+        reach += stride * (extent - 1)
+    return not nested and (_pair_meets(dims) or _difference_meets(dims))
+
+
+def _pair_meets(dims: Sequence[tuple[int, int]]) -> bool:
+    return any(
+        s2 // gcd(s1, s2) < n1 and s1 // gcd(s1, s2) < n2
+        for (s1, n1), (s2, n2) in combinations(dims, 2)
+    )
+
+
+def _difference_meets(dims: Sequence[tuple[int, int]]) -> bool:
+    """Depth-first search for d, largest stride first, cut by reach and divisibility.
+
+    The first non-zero component may be taken positive, for -d solves what d solves.
+    """
+    reaches, divisors = [0], [0]
+    for stride, extent in dims:
+        reaches.append(reaches[-1] + stride * (extent - 1))
+        divisors.append(gcd(divisors[-1], stride))
+
+    def solve(count: int, total: int) -> bool:
+        """Whether sum(d * stride) = total has a solution in the ``count`` smallest strides."""
+        if total == 0:
+            return True
+        if abs(total) > reaches[count] or total % divisors[count]:
+            return False
+        stride, extent = dims[count - 1]
+        lowest = max(-(extent - 1), -(-(total - reaches[count - 1]) // stride))
+        highest = min(extent - 1, (total + reaches[count - 1]) // stride)
+        return any(
+            solve(count - 1, total - d * stride) for d in _by_size(lowest, highest)
+        )
+
+    return any(
+        solve(count - 1, stride * d)
+        for count, (stride, extent) in enumerate(dims, 1)
+        for d in range(1, min(extent - 1, reaches[count - 1] // stride) + 1)
+    )
+
+
+def _by_size(lowest: int, highest: int) -> Iterable[int]:
+    return sorted(range(lowest, highest + 1), key=abs)
+
+
+# --- named layouts --------------------------------------------------------------------------------
+
+# Modes from slowest to fastest, as the names are read.
+NAMED_LAYOUTS: Mapping[str, str] = {
+    name: name for name in ("NCHW", "NHWC", "CHWN", "NCDHW", "NDHWC", "CDHWN")
+}
+
+
+def named_layout(name: str, extents: Mapping[str, int]) -> dict[str, int]:
+    """The stride of every mode of a named layout, e.g. NHWC: C has stride 1, W stride C."""
+    if name not in NAMED_LAYOUTS:
+        raise InvalidValueError(f"Unknown layout {name!r}; known are {', '.join(NAMED_LAYOUTS)}.")
+    if set(extents) != set(name):
+        raise InvalidValueError(
+            f"Layout {name} has one extent for each of its modes: it got {', '.join(extents)}."
+        )
+    fastest_first = name[::-1]
+    strides = packed_strides([extents[mode] for mode in fastest_first])
+    by_mode = dict(zip(fastest_first, strides, strict=True))
+    return {mode: by_mode[mode] for mode in name}
+
+
+def vectorised_layout(
+    extents: Mapping[str, int], group: int
+) -> tuple[tuple[str, ...], Ints, Ints]:
+    """NC/xHWx: channels in groups of x, the group innermost; x=1 is NCHW, x=C is NHWC.
+
+    Returns the modes (C is split into "C/x" and "x"), their extents and their strides.
+    """
+    channels = extents["C"]
+    if group < 1 or channels % group:
+        raise InvalidValueError(
+            f"Channels are a multiple of the group: {channels} channels, groups of {group}."
+        )
+    inner = [mode for mode in extents if mode not in "NC"]
+    modes = ("N", "C/x", *inner, "x")
+    sizes = (extents["N"], channels // group, *(extents[mode] for mode in inner), group)
+    return modes, sizes, packed_strides(sizes[::-1])[::-1]
+
+
+def matmul_layout(batch: int, rows: int, columns: int, row_major: bool = True) -> tuple[Ints, Ints]:
+    """Extents (batch, M, N) and strides: [MN, N, 1] row-major, [MN, 1, M] column-major."""
+    extents = (batch, rows, columns)
+    order = (2, 1, 0) if row_major else (1, 2, 0)
+    return extents, packed_strides(extents, order)
+

@@ -1,0 +1,483 @@
+"""The command line: results on files, refusals in one line, files that survive refusals."""
+
+import os
+import pickle
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import contract
+from contract import demo, files
+from contract.__main__ import _bytes, main
+from contract.files import ArrayFile
+
+ROOT = Path(contract.__file__).parents[1]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current folder, with A.npy (row-major), B.npy (column-major), both.npz."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(7)
+    a, b = rng.standard_normal((4, 5, 6)), np.asfortranarray(rng.standard_normal((7, 5)))
+    np.save("A.npy", a)
+    np.save("B.npy", b)
+    np.savez_compressed("both.npz", A=a, B=b)
+    return tmp_path
+
+
+def expected():
+    return np.einsum("abc,kb->ac", np.load("A.npy"), np.load("B.npy"))
+
+
+def refused(capsys, *arguments):
+    """The message of a refusal: exit code 2, one line on stderr, nothing on stdout."""
+    assert main(list(arguments)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("contract: error: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    return err
+
+
+def run_module(*arguments, cwd, **options):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)} | options.pop("env", {})
+    return subprocess.run(
+        [sys.executable, "-m", "contract", *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        timeout=120,
+        check=False,
+        **options,
+    )
+
+
+# --- results ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["F", "C", "K"])
+@pytest.mark.parametrize("sources", [("A.npy", "B.npy"), ("both.npz:A", "both.npz:B")])
+def test_result_is_written(folder, capsys, order, sources):
+    assert main(["abc,kb->ac", *sources, "-o", "C.npy", "--order", order]) == 0
+    assert capsys.readouterr() == ("", "")
+    result = np.load("C.npy")
+    np.testing.assert_allclose(result, expected(), rtol=1e-12)
+    if order != "K":
+        assert result.flags[f"{order}_CONTIGUOUS"]
+
+
+def test_options_may_stand_between_the_files(folder):
+    assert main(["-o", "C.npy", "abc , kb -> ac", "A.npy", "--optimize", "greedy", "B.npy"]) == 0
+    np.testing.assert_allclose(np.load("C.npy"), expected(), rtol=1e-12)
+
+
+def test_an_expression_may_begin_with_its_arrow(folder):
+    np.save("s.npy", np.float64(2.5))
+    assert main(["->", "s.npy", "-o", "t.npy"]) == 0
+    assert np.load("t.npy")[()] == 2.5
+
+
+def test_archives_are_made_and_joined(folder):
+    before = np.load("both.npz")["A"]
+    assert main(["abc,kb->ac", "both.npz:A", "B.npy", "-o", "both.npz:C"]) == 0
+    assert main(["abc->cab", "both.npz:A", "-o", "both.npz:B"]) == 0
+    with np.load("both.npz") as archive:
+        assert sorted(archive.files) == ["A", "B", "C"]
+        np.testing.assert_array_equal(archive["A"], before)
+        np.testing.assert_array_equal(archive["B"], before.transpose(2, 0, 1))
+    assert main(["abc->abc", "both.npz:A", "-o", "one.npz"]) == 0
+    assert main(["abc->abc", "one.npz", "-o", "same.npy"]) == 0
+    np.testing.assert_array_equal(np.load("same.npy"), before)
+
+
+def test_input_may_be_the_output(folder, monkeypatch):
+    monkeypatch.setattr(files, "MAP_ABOVE", 0)
+    before = np.load("A.npy")
+    assert main(["abc->cba", "A.npy", "-o", "A.npy"]) == 0
+    np.testing.assert_array_equal(np.load("A.npy"), before.T)
+
+
+@pytest.mark.parametrize("above", [0, 1 << 30])
+@pytest.mark.parametrize("dtype", ["<f8", ">f8", "<c16", "<i4", "|b1", "<f2"])
+@pytest.mark.parametrize("shape", [(3, 4), (0, 4), (5,), ()])
+def test_read_gives_the_array_mapped_or_not(tmp_path, monkeypatch, above, dtype, shape):
+    monkeypatch.setattr(files, "MAP_ABOVE", above)
+    array = np.asarray(np.arange(np.prod(shape, dtype=int)).reshape(shape) % 5, dtype, order="F")
+    np.save(tmp_path / "x.npy", array)
+    got = files.read(ArrayFile(tmp_path / "x.npy"))
+    np.testing.assert_array_equal(got, array)
+    assert type(got) is np.ndarray
+    assert got.dtype == array.dtype.newbyteorder("=")
+    assert got.dtype.isnative
+    assert got.flags.f_contiguous
+
+
+def test_small_result_is_printed_whole(folder, capsys):
+    assert main(["abc,kb->ac", "A.npy", "B.npy"]) == 0
+    out = capsys.readouterr().out
+    assert "4 x 6 (column-major)" in out
+    assert f"{np.linalg.norm(expected()):.12g}" in out
+    printed = out[out.index("[[") :].replace("[", " ").replace("]", " ")
+    np.testing.assert_allclose(np.fromstring(printed, sep=" "), expected().ravel(), rtol=1e-5)
+
+
+def test_large_result_is_summed_up(folder, capsys):
+    assert main(["abc->abc", "A.npy"]) == 0
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) == 4
+    values = out.splitlines()[-1].split()[1:4]
+    np.testing.assert_allclose([float(x) for x in values], np.load("A.npy")[:3, 0, 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool", "complex64", "float16"])
+def test_every_kind_of_number_is_printed(folder, capsys, dtype):
+    np.save("x.npy", np.ones((9, 8), dtype))
+    assert main(["ab->ba", "x.npy"]) == 0
+    out = capsys.readouterr().out
+    assert f"dtype   {dtype}" in out
+    assert "8.48528137424" in out
+
+
+def test_norm_of_float16_does_not_overflow(folder, capsys):
+    np.save("x.npy", np.full((2, 2), 6e4, "float16"))
+    assert main(["ab->ba", "x.npy"]) == 0
+    assert "120000" in capsys.readouterr().out.replace("1.2e+05", "120000")
+
+
+def test_bfloat16_is_explained_and_read_on_demand(folder, capsys):
+    np.save("x.npy", np.arange(6.0).reshape(2, 3).astype(ml_dtypes.bfloat16))
+    assert "--bfloat16" in refused(capsys, "ab->ba", "x.npy", "-o", "y.npy")
+    assert main(["ab->ba", "x.npy", "-o", "y.npy", "--bfloat16"]) == 0
+    assert "raw 2-byte items" in capsys.readouterr().err
+    result = np.load("y.npy").view(ml_dtypes.bfloat16).astype(float)
+    np.testing.assert_array_equal(result, np.arange(6.0).reshape(2, 3).T)
+
+
+def test_plan_is_printed_for_files_and_for_extents(folder, capsys):
+    assert main(["abc,kb->ac", "A.npy", "B.npy", "-o", "C.npy", "--explain"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 1
+    assert Path("C.npy").exists()
+    assert main(["explain", "abc,kb->ac", "a=64, b=32", "c=8,k=16", "--dtype", "float32"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 1
+
+
+def test_demo_prints_its_table(capsys):
+    assert main(["demo", "--occupied", "3", "--virtual", "4", "--repeat", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "pp ladder" in out
+    assert "abef,efij->abij" in out
+
+
+def test_demo_that_finds_an_error_exits_with_1(capsys, monkeypatch):
+    monkeypatch.setattr(demo, "MAX_ITERATIONS", 1)
+    assert main(["demo", "--occupied", "3", "--virtual", "4", "--repeat", "1"]) == 1
+    assert "WRONG" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["explain", "--help"], ["demo", "--help"]])
+def test_help_exits_with_0(capsys, arguments):
+    assert main(arguments) == 0
+    assert "usage: contract" in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("contract ")
+
+
+# --- refusals --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "expression"),
+        (["abc,kb->ac"], ""),
+        (["abc,kb->ac", "A.npy"], ""),
+        (["ab->ba", "A.npy"], ""),
+        (["abc,kc->ab", "A.npy", "B.npy"], ""),
+        (["abc->abz", "A.npy"], ""),
+        (["abc->", "missing.npy"], "missing.npy: No such file"),
+        (["abc->", "."], "directory"),
+        (["abc->", "both.npz"], "both.npz:NAME; it has A, B"),
+        (["abc->", "both.npz:Q"], "'Q'; it has A, B"),
+        (["abc->", "both.npz:"], "name of an array is missing"),
+        (["abc->abc", "A.npy", "-o", "no/C.npy"], "does not exist"),
+        (["abc->abc", "A.npy", "-o", "C.txt"], ".npy or .npz"),
+        (["abc->abc", "A.npy", "-o", "/dev/null"], ".npy or .npz"),
+        (["abc->abc", "A.npy", "--order", "X"], "--order"),
+        (["abc->abc", "A.npy", "--compute-type", "33F"], "3XTF32"),
+        (["abc,kb->ac", "A.npy", "B.npy", "--compute-type", "16F"], "64F"),
+        (["abc,kb,kb->ac", "A.npy", "B.npy", "B.npy", "--optimize", "nonsense"], "nonsense"),
+        (["abc->abc", "A.npy", "--memory-limit", "-5"], ""),
+        (["abc->abc", "A.npy", "--memory-limit", "1.5XiB"], "1.5XiB"),
+        (["abc->abc", "A.npy", "--explode"], "--explode"),
+        (["explain"], "expression"),
+        (["explain", "abc,kb->ac", "a=3"], "b, c, k"),
+        (["explain", "ab", "a=3,b=4,q=1"], "q"),
+        (["explain", "ab", "a=3,b=4", "a=3"], "two extents: 3 and 3"),
+        (["explain", "ab", "a=3,b=-4"], "b=-4"),
+        (["explain", "ab", "a=3,b=4.5"], "b=4.5"),
+        (["explain", "ab", "a=3,b"], "'b'"),
+        (["explain", "ab", "ab=3"], "ab=3"),
+        (["explain", "a...", "a=3"], "ellipsis"),
+        (["explain", "ab->az", "a=3,b=3"], "z"),
+        (["explain", "a", "a=3", "--dtype", "object"], "object"),
+        (["demo", "--size", "huge"], "huge"),
+        (["demo", "--virtual", "1"], "2 virtual orbitals"),
+        (["demo", "--occupied", "0"], "above 0"),
+        (["demo", "--repeat", "x"], "x"),
+        (["demo", "--virtual", "5000"], "the machine has"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_calls_are_refused_in_one_line(folder, capsys, arguments, reason):
+    assert reason in refused(capsys, *arguments)
+
+
+class Trap:
+    """A pickle of this creates the file when it is loaded."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("loaded"),)
+
+
+def object_npy():
+    np.save("bad.npy", np.array([Trap()], object), allow_pickle=True)
+
+
+def plain_pickle():
+    Path("bad.npy").write_bytes(pickle.dumps(Trap(), protocol=2))
+
+
+def text_file():
+    Path("bad.npy").write_text("1 2 3\n")
+
+
+def empty_file():
+    Path("bad.npy").write_bytes(b"")
+
+
+def truncated_data():
+    Path("bad.npy").write_bytes(Path("A.npy").read_bytes()[:-1])
+
+
+def truncated_header():
+    Path("bad.npy").write_bytes(Path("A.npy").read_bytes()[:40])
+
+
+def huge_extents():
+    good = Path("A.npy").read_bytes()
+    Path("bad.npy").write_bytes(
+        good.replace(b"(4, 5, 6), }         ", b"(9999999999, 99999999), }")
+    )
+
+
+def negative_extents():
+    Path("bad.npy").write_bytes(Path("A.npy").read_bytes().replace(b"(4, 5, 6)", b"(-4,5,-6)"))
+
+
+def unknown_version():
+    Path("bad.npy").write_bytes(b"\x93NUMPY\x09\x00" + bytes(100))
+
+
+def strings():
+    np.save("bad.npy", np.array(["a", "b"]))
+
+
+def records():
+    np.save("bad.npy", np.zeros(3, [("x", "f8"), ("y", "i4")]))
+
+
+def truncated_archive():
+    Path("bad.npy").write_bytes(Path("both.npz").read_bytes()[:-30])
+
+
+def damaged_archive():
+    with zipfile.ZipFile("both.npz") as archive:
+        start = archive.getinfo("A.npy").header_offset
+    data = bytearray(Path("both.npz").read_bytes())
+    data[start + 150 : start + 170] = bytes(20)
+    Path("bad.npy").write_bytes(data)
+
+
+def archive_of_text():
+    with zipfile.ZipFile("bad.npy", "w") as archive:
+        archive.writestr("A.npy", "no array")
+
+
+def archive_without_arrays():
+    with zipfile.ZipFile("bad.npy", "w") as archive:
+        archive.writestr("readme.txt", "no array")
+
+
+def archive_of_objects():
+    np.savez("bad", A=np.array([Trap()], object))
+    Path("bad.npz").rename("bad.npy")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(object_npy, plain_pickle, text_file, empty_file, truncated_data, truncated_header),
+        *(huge_extents, negative_extents, unknown_version, strings, records),
+        *(truncated_archive, damaged_archive, archive_of_text, archive_without_arrays),
+        archive_of_objects,
+    ],
+    ids=lambda damage: damage.__name__,
+)
+@pytest.mark.parametrize("above", [0, 1 << 30])
+def test_bad_files_are_refused_and_nothing_is_unpickled(folder, capsys, monkeypatch, damage, above):
+    monkeypatch.setattr(files, "MAP_ABOVE", above)
+    damage()
+    address = "bad.npy" if damage is not damaged_archive else "bad.npz:A"
+    if damage is damaged_archive:
+        Path("bad.npy").rename("bad.npz")
+    assert "bad.np" in refused(capsys, "...->...", address)
+    assert not Path("loaded").exists()
+
+
+# --- files survive ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ab->ba", "A.npy", "-o", "both.npz"],
+        ["abc,kc->ab", "A.npy", "B.npy", "-o", "both.npz:A"],
+        ["abc->abc", "missing.npy", "-o", "both.npz"],
+    ],
+)
+def test_a_refused_call_leaves_the_old_output(folder, capsys, arguments):
+    before = Path("both.npz").read_bytes()
+    refused(capsys, *arguments)
+    assert Path("both.npz").read_bytes() == before
+    assert sorted(os.listdir()) == ["A.npy", "B.npy", "both.npz"]
+
+
+@pytest.mark.parametrize("output", ["A.npy", "both.npz", "both.npz:A"])
+@pytest.mark.parametrize(
+    ("failure", "code"), [(OSError(28, "No space left on device"), 2), (KeyboardInterrupt(), 130)]
+)
+def test_a_failed_write_leaves_the_old_output(folder, capsys, monkeypatch, output, failure, code):
+    def fail(stream, array, allow_pickle):
+        stream.write(b"half of it")
+        raise failure
+
+    before = {name: Path(name).read_bytes() for name in os.listdir()}
+    monkeypatch.setattr(files.np.lib.format, "write_array", fail)
+    assert main(["abc->cba", "A.npy", "-o", output]) == code
+    assert capsys.readouterr().err.count("\n") == 1
+    assert {name: Path(name).read_bytes() for name in os.listdir()} == before
+
+
+def test_a_damaged_archive_is_not_written_into(folder, capsys):
+    Path("both.npz").write_bytes(b"PK but no archive")
+    assert "damaged" in refused(capsys, "abc->abc", "A.npy", "-o", "both.npz:C")
+    assert Path("both.npz").read_bytes() == b"PK but no archive"
+
+
+def test_protected_outputs_are_refused(folder, capsys, monkeypatch):
+    monkeypatch.setattr(files.os, "access", lambda path, mode: False)  # root may do everything
+    assert "may not be written" in refused(capsys, "abc->abc", "A.npy", "-o", "C.npy")
+    assert "write-protected" in refused(capsys, "abc->abc", "A.npy", "-o", "B.npy")
+
+
+def test_irregular_outputs_are_refused(folder, capsys):
+    os.mkfifo("pipe.npy")
+    Path("folder.npy").mkdir()
+    assert "not a regular file" in refused(capsys, "abc->abc", "A.npy", "-o", "pipe.npy")
+    assert "not a regular file" in refused(capsys, "abc->abc", "A.npy", "-o", "folder.npy")
+
+
+def test_links_are_followed_and_permissions_kept(folder):
+    Path("B.npy").chmod(0o640)
+    Path("link.npy").symlink_to("B.npy")
+    assert main(["abc->cba", "A.npy", "-o", "link.npy"]) == 0
+    assert Path("link.npy").is_symlink()
+    assert np.load("B.npy").shape == (6, 5, 4)
+    assert Path("B.npy").stat().st_mode & 0o777 == 0o640
+
+
+# --- sizes in bytes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", 0),
+        ("1000000", 1000000),
+        ("12B", 12),
+        ("1.5GiB", 3 << 29),
+        ("2 kB", 2000),
+        ("2K", 2000),
+        ("3MB", 3000000),
+        ("1TiB", 1 << 40),
+    ],
+)
+def test_sizes(text, value):
+    assert _bytes(text) == value
+
+
+def test_percent_of_the_main_memory():
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert _bytes("100%") == total
+    assert abs(_bytes("12.5%") - total / 8) < 1
+
+
+# --- processes -------------------------------------------------------------------------------
+
+
+def test_module_runs_as_a_program(folder):
+    done = run_module("abc,kb->ac", "A.npy", "B.npy", "-o", "C.npy", cwd=folder)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    np.testing.assert_allclose(np.load("C.npy"), expected(), rtol=1e-12)
+    done = run_module("abc,kb->ac", "A.npy", cwd=folder)
+    assert done.returncode == 2
+    assert done.stdout == b""
+    assert done.stderr.startswith(b"contract: error: ")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_output_nobody_reads_is_no_error(folder):
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "contract", "abc->abc", "A.npy"]
+    done = subprocess.run(
+        command, stdout=writing, stderr=subprocess.PIPE, env=environment, timeout=120, check=False
+    )
+    os.close(writing)
+    assert done.returncode == 141
+    assert done.stderr == b""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_under_stdout_is_one_line(folder):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "contract", "abc->abc", "A.npy"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, env=environment, timeout=120, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr == b"contract: error: No space left on device\n"
+
+
+def test_demo_in_a_terminal_without_unicode(folder):
+    done = run_module(
+        *("demo", "--occupied", "2", "--virtual", "3", "--repeat", "1"),
+        cwd=folder,
+        env={"PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0
+    assert done.stderr == b""
+    assert b"-----" in done.stdout
