@@ -27,10 +27,11 @@ from contract.plan import (
     View,
 )
 from contract.run.blas_threads import blas_threads
-from contract.run.host_kernels import HostKernels, Workers, flatten, load_kernels
+from contract.run.host_kernels import HostKernels, flatten, load_kernels
 from contract.run.host_operators import apply_operator
 from contract.run.host_panels import PanelProduct
 from contract.run.host_views import Array, Viewer, compact_strides, viewer
+from contract.run.workers import Workers
 
 __all__ = ["HostExecutor", "LoadedPlan"]
 
@@ -88,6 +89,10 @@ class HostExecutor:
         self._numpy = load_kernels("numpy", self.workers)
         self._family = kernels
         self._chosen: HostKernels | None = None
+
+    def close(self) -> None:
+        """End the threads."""
+        self.workers.close()
 
     @property
     def kernels(self) -> HostKernels:
@@ -302,7 +307,6 @@ class HostExecutor:
         """(view, whole array) -> the reduced values in the type of the sum."""
         kept, reduced = step.extents[: step.kept], step.extents[step.kept :]
         dtype, source = np.dtype(step.dtype), step.source
-        there = plan.slots[source.view.slot].tensor.dtype
         ufunc = _UFUNCS[step.operator]
         axes = tuple(range(step.kept, len(step.extents)))
         operator = source.operator
@@ -321,9 +325,8 @@ class HostExecutor:
             packed,
             reduced,
             source.view.strides[step.kept :],
-            there,
             step.dtype,
-            step.operator.value,
+            ufunc,
         )
 
         def with_kernel(view: Array, whole: Array) -> Array:

@@ -19,9 +19,10 @@ from contract.operators import Operator
 from contract.plan import Gett, Kind, Loop, Panels, Plan
 from contract.products import block_rank
 from contract.run.blas_threads import blas_threads
-from contract.run.host_kernels import CopyKernel, HostKernels, Workers, flatten
+from contract.run.host_kernels import CopyKernel, HostKernels, flatten
 from contract.run.host_operators import apply_operator
 from contract.run.host_views import Array, compact_strides, strided
+from contract.run.workers import Workers
 
 __all__ = ["PanelProduct"]
 

@@ -1,0 +1,81 @@
+"""The threads of the host: they share loops whose parts write different memory."""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+__all__ = ["Workers"]
+
+Range = tuple[int, int]
+
+
+class Workers:
+    """Runs function(begin, end) on parts of a range; usable from many threads at once.
+
+    A caller takes part itself and takes back parts that no thread has begun, so it never waits
+    for a free thread. Inside a part everything runs inline: work is split once.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.threads = threads or len(os.sched_getaffinity(0))
+        self._inside = threading.local()
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def split(self, total: int, minimum: int) -> list[Range]:
+        """At most one range for each thread, none below ``minimum`` unless it is the only one."""
+        if self.threads == 1 or getattr(self._inside, "flag", False):
+            return [(0, total)]
+        parts = max(1, min(self.threads, total // max(minimum, 1)))
+        edges = [total * part // parts for part in range(parts + 1)]
+        return list(zip(edges, edges[1:], strict=False))
+
+    def map(self, function: Callable[[int, int], None], ranges: Sequence[Range]) -> None:
+        """Run every range; the first exception is raised after all have ended."""
+        if len(ranges) == 1:
+            function(*ranges[0])
+            return
+        pool = self._executor()
+        futures = [pool.submit(self._run, function, each) for each in ranges[1:]]
+        errors: list[BaseException] = []
+        self._collect(lambda: self._run(function, ranges[0]), errors)
+        for future, each in zip(futures, ranges[1:], strict=True):
+            self._collect(lambda f=future, r=each: self._finish(f, function, r), errors)
+        if errors:
+            raise errors[0]
+
+    def close(self) -> None:
+        """End the threads; parts that run are finished first."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
+
+    def _executor(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(max(self.threads - 1, 1), "contract")
+            return self._pool
+
+    def _run(self, function: Callable[[int, int], None], part: Range) -> None:
+        self._inside.flag = True
+        try:
+            function(*part)
+        finally:
+            self._inside.flag = False
+
+    def _finish(
+        self, future: "Future[None]", function: Callable[[int, int], None], part: Range
+    ) -> None:
+        if future.cancel():
+            self._run(function, part)
+        else:
+            future.result()
+
+    @staticmethod
+    def _collect(action: Callable[[], None], errors: list[BaseException]) -> None:
+        try:
+            action()
+        except BaseException as error:
+            errors.append(error)
