@@ -20,14 +20,19 @@ class Machine:
     plain_flops: float  # products of types that BLAS has not
     loop_flops: float  # loop by loop on strided operands, without packing
     memory_bandwidth: float  # bytes read and written
-    cache_bandwidth: float  # the same inside the cache
+    cache_bandwidth: float  # the same inside the cache of one core
+    shared_cache_bandwidth: float  # the same inside the cache all cores share
     transpose_rate: float  # elements moved between two different stride-1 modes
     call: float  # one call of a step from Python
     block: float  # one block of a Gett: packing, a product, unpacking
     product: float  # one matrix product inside a batch
     line: int  # bytes that move together; shorter runs waste the rest
-    panel_bytes: tuple[int, ...]  # sizes of packed panels worth trying
+    core_cache: int  # bytes of cache of one core
+    panel_bytes: tuple[int, ...]  # sizes of packed panels worth trying; the last fits the cache
     loop_product: int  # multiply-adds up to which packing is not considered
+    shared_product: int  # multiply-adds below which BLAS gains nothing from its threads
+    idle_factor: float  # what a lone block of such products costs, the other threads idle
+    uneven_blocks: float  # blocks lost, in effect, where threads share few of them
 
     def flops(self, dtype: str) -> float:
         """Floating-point operations per second of matrix products in ``dtype``."""
@@ -52,11 +57,26 @@ class Machine:
         wasted = max(1.0, self.line / (max(run, 1) * size))
         return elements * size * min(wasted, self.line / size) / self.memory_bandwidth
 
-    def copy_seconds(self, elements: int, run: int, dtype: str, transposed: bool) -> float:
-        """Copying between memory and a panel in cache."""
-        moved = elements * item_size(dtype) / self.cache_bandwidth
+    def copy_seconds(
+        self, elements: int, run: int, dtype: str, transposed: bool, panel: int
+    ) -> float:
+        """Copying between memory and panels of ``panel`` elements, which a product touches too."""
+        moved = 2 * elements * item_size(dtype) / self._panel_rate(panel * item_size(dtype))
         shuffled = elements / self.transpose_rate if transposed else 0.0
         return self.stream_seconds(elements, run, dtype) + moved + shuffled
+
+    def imbalance(self, blocks: int, product: int) -> float:
+        """What threads that wait cost: a lone block has BLAS's threads, if its product is large."""
+        if blocks == 1:
+            return 1.0 if product >= self.shared_product else self.idle_factor
+        return 1.0 + self.uneven_blocks / blocks
+
+    def _panel_rate(self, panel_bytes: int) -> float:
+        if panel_bytes <= self.core_cache:
+            return self.cache_bandwidth
+        if panel_bytes <= self.panel_bytes[-1]:
+            return self.shared_cache_bandwidth
+        return self.memory_bandwidth
 
 
 HOST = Machine(
@@ -65,11 +85,16 @@ HOST = Machine(
     loop_flops=1.5e9,
     memory_bandwidth=12e9,
     cache_bandwidth=60e9,
+    shared_cache_bandwidth=30e9,
     transpose_rate=2.0e9,
     call=2e-6,
     block=12e-6,
     product=0.4e-6,
     line=64,
-    panel_bytes=(1 << 19, 1 << 21, 1 << 23),  # L2 of one core, shared L3, large L3
+    core_cache=1 << 20,
+    panel_bytes=(1 << 19, 1 << 21, 1 << 23),
     loop_product=1 << 12,
+    shared_product=1 << 22,
+    idle_factor=1.7,
+    uneven_blocks=2.0,
 )

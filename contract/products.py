@@ -625,9 +625,10 @@ def _panel_seconds(
     m, n, k, batch = (
         ceil(prod(sizes[at] for at in part)) for part in (shape.m, shape.n, shape.k, shape.batch)
     )
-    seconds = machine.call + prod(counts) * (
-        machine.block + machine.product_seconds(batch, m, n, k, problem.dtype)
-    )
+    blocks_count = prod(counts)
+    products = machine.product_seconds(batch, m, n, k, problem.dtype)
+    products *= machine.imbalance(blocks_count, m * n * k)
+    seconds = machine.call + blocks_count * (machine.block + products)
     for stride, packed, pair in (
         (STRIDE_A, shape.pack_a, (shape.m, shape.k)),
         (STRIDE_B, shape.pack_b, (shape.k, shape.n)),
@@ -657,7 +658,7 @@ def _operand_seconds(
         chain and abs(stride(loops[chain[0]])) == min(abs(stride(loop)) for loop in mine)
         for chain in pair
     )
-    return machine.copy_seconds(elements, run, problem.dtype, transposed)
+    return machine.copy_seconds(elements, run, problem.dtype, transposed, panel=prod(sizes))
 
 
 def _times_packed(stride: Stride, counts: list[int], loops: tuple[Loop, ...]) -> int:
@@ -709,7 +710,7 @@ def _transposed(
     )
     step = _product(Gemm, inner, _outermost_last_table(loop_table(inner)))
     seconds = _gemm_seconds(step, machine) + sum(
-        machine.call + machine.copy_seconds(prod(t.extents), 64, t.dtype, True) * 2
+        machine.call + machine.copy_seconds(prod(t.extents), 64, t.dtype, True, prod(t.extents)) * 2
         for t in packing.temporaries
     )
     count = len(packing.temporaries)
