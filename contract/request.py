@@ -25,7 +25,7 @@ from contract.operators import Operator, require, unary
 from contract.run.call import Call, check_output_type, describe, is_describable
 from contract.run.host_views import Array
 
-__all__ = ["Layout", "Options", "Written", "as_array", "call_for", "layout_of", "layouts_of", "resolve_notation"]
+__all__ = ["Layout", "Options", "Written", "as_array", "call_for", "layout_of", "layouts_of", "operation_for", "resolve_notation"]
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], np.dtype[Any]]  # shape, byte strides, type
 Written = str | tuple[tuple[tuple[Hashable, ...], ...], tuple[Hashable, ...] | None]
@@ -96,10 +96,7 @@ def call_for(
     addend: Layout | None = None,
 ) -> Call:
     """Plan and load the request; nothing is allocated for operands or results."""
-    shapes = [shape for shape, _, _ in layouts]
-    expression = resolve_notation(written, shapes)
-    extents = mode_extents(expression.inputs, shapes, expression.labels)
-    operation = _operation(expression, extents, layouts, options, out, addend)
+    operation = operation_for(written, layouts, options, out, addend)
     copied = tuple(
         at
         for at, (_, strides, dtype) in enumerate(layouts)
@@ -133,14 +130,17 @@ def resolve_notation(written: Written, shapes: Sequence[tuple[int, ...]]) -> Exp
     return notation.resolve([len(shape) for shape in shapes])
 
 
-def _operation(
-    expression: Expression,
-    extents: Sequence[int],
+def operation_for(
+    written: Written,
     layouts: Sequence[Layout],
     options: Options,
-    out: Layout | None,
-    addend: Layout | None,
+    out: Layout | None = None,
+    addend: Layout | None = None,
 ) -> Contraction:
+    """What the request asks for, as a descriptor."""
+    shapes = [shape for shape, _, _ in layouts]
+    expression = resolve_notation(written, shapes)
+    extents = mode_extents(expression.inputs, shapes, expression.labels)
     inputs = _inputs(expression, layouts, options.operators)
     result = _result_type(layouts) if options.dtype is None else options.dtype
     item_size(result.name)

@@ -151,8 +151,9 @@ class PanelProduct:
             self.workers.map(run, ranges)
         if partial is not None:
             for sum_, panels in zip(self.sums, partial, strict=True):
+                used = self._variant_of(sum_[0][0]).d.elements
                 for panel in panels[1:]:
-                    panels[0] += panel
+                    np.add(panels[0][:used], panel[:used], out=panels[0][:used])
                 self._finish(sum_[0][0], panels[0], target, addend, alpha, beta)
 
     @property
