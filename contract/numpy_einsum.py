@@ -87,7 +87,7 @@ def _einsum(
         if view is not None:
             return view if view.ndim else view[()]
     computed = _computed_type(arrays, out, wanted, rule)
-    options = Options(order=layout, optimize=path, dtype=computed)
+    options = Options(order=layout, optimize=path, dtype=computed, casting=rule)
     layouts = [layout_of(x) for x in arrays]
     if out is not None:
         shape = tuple(extents[mode] for mode in expression.output)
@@ -228,11 +228,12 @@ def _computed_type(
             raise UnsupportedTypeError(
                 f"Operand {at} of type {dtype} cannot be cast to {computed} by rule {casting!r}."
             )
-    if out is not None and not np.can_cast(computed, out.dtype, casting):
-        raise UnsupportedTypeError(
-            f"The result of type {computed} cannot be cast to out's {out.dtype} by rule "
-            f"{casting!r}."
-        )
+    for one, other in ((computed, out.dtype), (out.dtype, computed)) if out is not None else ():
+        if not np.can_cast(one, other, casting):  # NumPy asks for both directions
+            raise UnsupportedTypeError(
+                f"out of type {out.dtype} and a result of type {computed} cannot be cast to each "
+                f"other by rule {casting!r}."
+            )
     return computed.newbyteorder("=")
 
 

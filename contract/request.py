@@ -6,7 +6,7 @@ shape, strides and type of every array. A hit parses nothing and builds no strin
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from contract.run.host_views import Array
 
 __all__ = ["Layout", "Options", "Written", "as_array", "call_for", "layout_of", "layouts_of", "operation_for", "resolve_notation"]
 
+Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 Layout = tuple[tuple[int, ...], tuple[int, ...], np.dtype[Any]]  # shape, byte strides, type
 Written = str | tuple[tuple[tuple[Hashable, ...], ...], tuple[Hashable, ...] | None]
 
@@ -36,7 +37,7 @@ class Options:
     """What a caller may ask beyond the expression; the fields are ``contract``'s arguments.
 
     ``dtype`` is the type of products and sums (and of a result made here); None: NumPy's
-    result type of the operands.
+    result type of the operands. ``casting`` is the rule by which ``out`` may have another type.
     """
 
     order: str = "F"
@@ -45,6 +46,7 @@ class Options:
     optimize: Hashable = "auto"
     memory_limit: int | None = None
     dtype: np.dtype[Any] | None = None
+    casting: Casting = "same_kind"
 
     def __post_init__(self) -> None:
         if self.order not in ("F", "C", "K", "A"):
@@ -202,7 +204,7 @@ def _output_tensor(
     out_shape, strides, dtype = out
     if out_shape != shape:
         raise InvalidValueError(f"out has shape {out_shape}, the result has shape {shape}.")
-    check_output_type(result, dtype)
+    check_output_type(result, dtype, options.casting)
     tensor = describe(*out)
     if overlaps(tensor.extents, tensor.steps):
         raise InvalidValueError(

@@ -128,11 +128,12 @@ def scalar_in(dtype: np.dtype[Any], name: str, value: Any) -> Any:
     return result
 
 
-def check_output_type(result: np.dtype[Any], out: np.dtype[Any]) -> None:
+def check_output_type(result: np.dtype[Any], out: np.dtype[Any], casting: Any) -> None:
     """UnsupportedTypeError unless a result of one type may be stored in the other."""
-    if not np.can_cast(result, out, "same_kind"):
+    if not np.can_cast(result, out, casting):
         raise UnsupportedTypeError(
-            f"out of type {out.name} cannot hold a result of type {result.name}."
+            f"out of type {out.name} cannot hold a result of type {result.name} by rule "
+            f"{casting!r}."
         )
 
 

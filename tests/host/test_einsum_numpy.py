@@ -1,0 +1,341 @@
+"""einsum against numpy.einsum: what it accepts, gives, refuses, and with which exception."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import contract as ct
+
+A, B, C = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4), np.arange(20.0).reshape(4, 5)
+SQUARE = np.arange(9.0).reshape(3, 3)
+CUBE = np.arange(60.0).reshape(3, 4, 5)
+V = np.arange(3.0)
+
+EXPRESSIONS: list[tuple[Any, ...]] = [
+    ("ij,jk", A, B),
+    ("ij,jk->ki", A, B),
+    ("ij,jk,kl->il", A, B, C),
+    ("ij,jk,kl", A, B, C),
+    ("ii", SQUARE),
+    ("ii->i", SQUARE),
+    ("ij->ji", A),
+    ("ji", A),
+    ("ij->", A),
+    ("ij->j", A),
+    ("i,i", V, V),
+    ("i,j", V, V),
+    ("i,i->i", V, V),
+    ("i,->i", V, 3.0),
+    (",", 2, 3.5),
+    ("->", 4),
+    ("", np.float32(2)),
+    ("...", CUBE),
+    ("...ij->...ji", CUBE),
+    ("i...->...", CUBE),
+    ("i...,i...->...", CUBE, CUBE),
+    ("...j,jk", A, B),
+    ("i...j,jk", CUBE, np.ones((5, 2))),
+    ("...,...", CUBE, np.arange(5.0)),
+    ("ij...,jk...->ik...", A, B),
+    ("a...b->b...a", CUBE),
+    (" i j , j k -> i k ", A, B),
+    ("ba,ac,cb->", np.ones((2, 3)), np.ones((3, 4)), np.ones((4, 2))),
+    ("ijk,ijk,ijk->k", CUBE, CUBE, CUBE),
+    ("ij,ij", SQUARE, SQUARE.T),
+    ("ij,jk", np.ones((3, 1)), np.ones((4, 5))),
+    ("i,i->i", np.ones(1), V),
+    ("ij,ji->", np.ones((1, 3)), np.ones((3, 4))),
+    ("ij,jk", np.ones((0, 3)), np.ones((3, 2))),
+    ("ij,jk", np.ones((2, 0)), np.ones((0, 2))),
+    ("i->", np.ones(0)),
+    ("Ab,bA->bA", A, A.T),
+    ("bA", A),
+    ("ij,jk->ik", [[1, 2], [3, 4]], ((1, 2), (3, 4))),
+    ("ij,jk->ik", np.ma.array(SQUARE), SQUARE),
+    ("...->...", np.arange(4)),
+    ("i...->i...", np.arange(4)),
+    ("...a,...b->...ab", CUBE, CUBE),
+    ("...ii->...i", np.ones((2, 3, 3))),
+    (A, [0, 1], B, [1, 2]),
+    (A, [0, 1], B, [1, 2], [2, 0]),
+    (A, [0, 1]),
+    (A, [1, 0]),
+    (CUBE, [0, Ellipsis], V, [0], [Ellipsis]),
+    (CUBE, [Ellipsis, 2], [Ellipsis, 2]),
+    (A, (5, 3), B, (3, 9), (9, 5)),
+    (A, np.array([0, 1]), B, np.array([1, 2])),
+    (3.0, []),
+]
+
+
+def outcome(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    try:
+        return function(*arguments, **options)
+    except Exception as error:
+        return error
+
+
+def assert_same(arguments: tuple[Any, ...], **options: Any) -> None:
+    """Both give the same value, type and shape, or both refuse with the same class."""
+    mine, theirs = outcome(ct.einsum, *arguments, **options), outcome(np.einsum, *arguments, **options)
+    if isinstance(theirs, Exception):
+        kinds = (ValueError, TypeError, KeyError, IndexError)
+        expected = next(kind for kind in kinds if isinstance(theirs, kind))
+        assert isinstance(mine, expected), f"NumPy: {theirs!r}, here: {mine!r}"
+        return
+    assert not isinstance(mine, Exception), f"NumPy accepts, here: {mine!r}"
+    assert type(mine) is type(theirs)
+    assert np.shape(mine) == np.shape(theirs)
+    if isinstance(theirs, np.ndarray | np.generic):
+        assert mine.dtype == theirs.dtype
+        np.testing.assert_allclose(
+            np.asarray(mine, np.clongdouble), np.asarray(theirs, np.clongdouble), rtol=1e-5
+        )
+    else:
+        assert mine == theirs
+
+
+@pytest.mark.parametrize("optimize", [False, True])
+@pytest.mark.parametrize("case", range(len(EXPRESSIONS)))
+def test_accepted_expressions(case: int, optimize: bool) -> None:
+    arguments = EXPRESSIONS[case]
+    if optimize:
+        wanted = np.einsum(*arguments)
+        np.testing.assert_allclose(ct.einsum(*arguments, optimize=True), wanted)
+    else:
+        assert_same(arguments)
+
+
+REFUSED: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    ((), {}),
+    (("ij",), {}),
+    (("ij", A, B), {}),
+    (("ij,jk", A), {}),
+    (("i", A), {}),
+    (("ijk", A), {}),
+    (("ij,jk", A, A), {}),
+    (("ii", A), {}),
+    (("ij->k", A), {}),
+    (("ij->ii", A), {}),
+    (("ij->iji", A), {}),
+    (("i..j", A), {}),
+    (("......", A), {}),
+    (("...i...", A), {}),
+    (("i...->i", CUBE), {}),
+    (("ij->i->j", A), {}),
+    (("ij-", A), {}),
+    (("ij>", A), {}),
+    (("i1", A), {}),
+    (("i_", A), {}),
+    (("ij,", A), {}),
+    (("ii->i", np.ones((1, 3))), {}),
+    (("ij", 3.0), {}),
+    ((A, [0]), {}),
+    ((A, [0, 1, 2]), {}),
+    ((A, ["a", "b"]), {}),
+    ((A, [0, -1]), {}),
+    ((A, [0, 1], [2]), {}),
+    ((A, [0, 1], [0, 0]), {}),
+    ((A, 3), {}),
+    ((A,), {}),
+    ((3.0, "i"), {}),
+    (("ij,jk", A, B), {"out": [1]}),
+    (("ij,jk", A, B), {"out": np.empty(3)}),
+    (("ij,jk", A, B), {"out": np.empty((2, 5))}),
+    (("ij,jk", A, B), {"out": np.empty((2, 4), "f4")}),
+    (("ij,jk", A, B), {"out": np.empty((2, 4), int)}),
+    (("ij,jk", A, B), {"out": np.empty((2, 4), int), "casting": "same_kind"}),
+    (("ij,jk", A, B), {"dtype": "f4"}),
+    (("ij,jk", A, B), {"dtype": "nonsense"}),
+    (("ij,jk", A, B), {"order": "X"}),
+    (("ij,jk", A, B), {"order": 1}),
+    (("ij,jk", A, B), {"casting": "nonsense"}),
+    (("ij,jk", A, B), {"casting": 3}),
+    (("ij,jk", A, B), {"nonsense": 3}),
+    (("ij,jk", A, B), {"optimize": [(0, 1)]}),
+    (("ij,jk,kl", A, B, C), {"optimize": "nonsense"}),
+    (("ij,jk,kl", A, B, C), {"optimize": 3}),
+    (("i->", np.array(["x"])), {}),
+    (("i->", np.array(["2020-01-01"], "M8[D]")), {}),
+    (("i->", np.array([1], "m8[s]")), {}),
+    (("i,i", V, np.array(["x", "y", "z"])), {}),
+]
+
+
+@pytest.mark.parametrize("case", range(len(REFUSED)))
+def test_refused_calls(case: int) -> None:
+    arguments, options = REFUSED[case]
+    assert isinstance(outcome(np.einsum, *arguments, **options), Exception)
+    assert_same(arguments, **options)
+
+
+TYPES = ("?", "b", "B", "h", "H", "i", "I", "q", "Q", "e", "f", "d", "g", "F", "D", "G", "O")
+
+
+@pytest.mark.parametrize("second", TYPES)
+@pytest.mark.parametrize("first", TYPES)
+def test_types(first: str, second: str, rng: np.random.Generator) -> None:
+    a, b = (rng.integers(0, 3, (3, 3)).astype(kind) for kind in (first, second))
+    for text in ("ij,jk", "ij,ij->i", "i...,j...->ij"):
+        assert_same((text, a, b))
+    assert_same(("ij->j", a))
+    assert_same(("ij,jk->ik", a, b), dtype="D", casting="unsafe")
+
+
+@pytest.mark.parametrize("casting", ["no", "equiv", "safe", "same_kind", "unsafe"])
+@pytest.mark.parametrize("dtype", [None, "f4", "f8", "i4", "c16"])
+@pytest.mark.parametrize("out", [None, "f4", "f8", "c16", "i8", ">f8"])
+@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
+def test_casting_and_out(out: str | None, dtype: str | None, casting: str) -> None:
+    for given in ("f4", "f8", "i4"):
+        a, b = A.astype(given), B.astype(given)
+        mine, theirs = (None if out is None else np.zeros((2, 4), out) for _ in range(2))
+        results = [
+            outcome(f, "ij,jk->ik", a, b, out=target, dtype=dtype, casting=casting)
+            for f, target in ((ct.einsum, mine), (np.einsum, theirs))
+        ]
+        if isinstance(results[1], Exception):
+            assert isinstance(results[0], TypeError), results
+            assert mine is None or not mine.any(), "out is untouched by a refused call"
+            continue
+        assert not isinstance(results[0], Exception), results
+        assert results[0].dtype == results[1].dtype
+        np.testing.assert_allclose(results[0], results[1])
+        assert mine is None or results[0] is mine
+
+
+@pytest.mark.parametrize("order", ["C", "F", "c", "f"])
+def test_order(order: str) -> None:
+    for text, *operands in (("ij,jk", A, B), ("ijk,kl->lij", CUBE, C.T), ("ijk->k", CUBE)):
+        mine, theirs = (f(text, *operands, order=order) for f in (ct.einsum, np.einsum))
+        assert mine.strides == theirs.strides
+
+
+@pytest.mark.parametrize(
+    "optimize",
+    [True, False, None, "greedy", "optimal", ("greedy", 100), ["einsum_path", (0, 1), (0, 1)],
+     ["einsum_path", (1, 2), (0, 1)], ["einsum_path", (0, 1, 2)]],
+)  # fmt: skip
+def test_optimize(optimize: Any) -> None:
+    found = ct.einsum("ij,jk,kl->il", A, B, C, optimize=optimize)
+    np.testing.assert_allclose(found, A @ B @ C)
+
+
+def test_views_where_numpy_gives_views() -> None:
+    for text, x in (("ij->ji", A), ("ii->i", SQUARE), ("...ij->...ji", CUBE), ("ij", A)):
+        mine, theirs = ct.einsum(text, x), np.einsum(text, x)
+        assert np.shares_memory(mine, x)
+        assert np.shares_memory(theirs, x)
+        assert mine.strides == theirs.strides
+        assert mine.flags.writeable
+    frozen = A.copy()
+    frozen.flags.writeable = False
+    assert not ct.einsum("ij->ji", frozen).flags.writeable
+    assert not np.shares_memory(ct.einsum("ij->i", A), A)
+
+
+def test_a_diagonal_is_written_through_its_view() -> None:
+    x = np.ones((3, 3))
+    ct.einsum("ii->i", x)[:] = 0
+    np.testing.assert_array_equal(x, 1 - np.eye(3))
+
+
+def test_out_is_returned_and_may_overlap_an_input() -> None:
+    x = np.arange(16.0).reshape(4, 4)
+    wanted = x @ x
+    out = x.copy()
+    assert ct.einsum("ij,jk->ik", out, out, out=out) is out
+    np.testing.assert_array_equal(out, wanted)
+    shifted = np.arange(20.0)
+    a, b = shifted[:16].reshape(4, 4), shifted[2:18].reshape(4, 4)
+    wanted = a.T.copy()
+    ct.einsum("ij->ji", a, out=b)
+    np.testing.assert_array_equal(b, wanted)
+
+
+def test_out_broadcasts_as_numpy_does() -> None:
+    mine, theirs = np.zeros(3), np.zeros(3)
+    ct.einsum("i,i->i", np.ones(1), np.ones(1), out=mine)
+    np.einsum("i,i->i", np.ones(1), np.ones(1), out=theirs)
+    np.testing.assert_array_equal(mine, theirs)
+
+
+def test_path_can_be_given_back() -> None:
+    path, text = ct.einsum_path("ij,jk,kl->il", A, B, C, optimize="greedy")
+    assert path[0] == "einsum_path"
+    assert "FLOP" in text
+    np.testing.assert_allclose(ct.einsum("ij,jk,kl->il", A, B, C, optimize=path), A @ B @ C)
+    assert ct.einsum_path("ij,jk,kl->il", A, B, C, optimize=False)[0] == ["einsum_path", (0, 1, 2)]
+
+
+def _spelled(rng: np.random.Generator, alphabet: str) -> tuple[str, list[np.ndarray]]:
+    """A random text of labels, and operands whose ranks mostly fit."""
+    text = "".join(rng.choice(list(alphabet), rng.integers(0, 9)))
+    text = text.replace("~", "...").replace("#", "->")
+    operands = []
+    for term in text.split("->")[0].split(","):
+        rank = sum(each.isalpha() for each in term) + ("..." in term) * int(rng.integers(0, 3))
+        operands.append(np.ones([2] * rank))
+    return text, operands
+
+
+def test_fuzzed_texts_are_accepted_as_numpy_accepts_them(rng: np.random.Generator) -> None:
+    accepted = 0
+    for _ in range(6000):
+        text, operands = _spelled(rng, "aabbA.~~,,##-> ")
+        mine, theirs = outcome(ct.einsum, text, *operands), outcome(np.einsum, text, *operands)
+        if isinstance(theirs, Exception):
+            assert isinstance(mine, ValueError), (text, theirs, mine)
+        else:
+            accepted += 1
+            np.testing.assert_array_equal(mine, theirs, err_msg=text)
+    assert accepted > 1000
+
+
+def _memory(x: np.ndarray, kind: int) -> np.ndarray:
+    """The same values in memory that NumPy reads and few libraries like."""
+    match kind:
+        case 0:
+            return x[tuple(slice(None, None, -1) for _ in x.shape)]
+        case 1:
+            raw = np.zeros(x.nbytes + 1, np.uint8)[1:]
+            view = raw.view(x.dtype).reshape(x.shape)  # not aligned
+            view[...] = x
+            return view
+        case 2:
+            record = np.zeros(x.shape, np.dtype([("pad", "u1"), ("x", x.dtype)]))
+            record["x"] = x  # strides are no multiple of the item size
+            return record["x"]
+        case 3:
+            return x.astype(x.dtype.newbyteorder(">"))
+        case 4:
+            return np.broadcast_to(x[:1], x.shape)
+        case 5:
+            return np.lib.stride_tricks.sliding_window_view(np.arange(sum(x.shape)) * 1.0, x.shape[0])[
+                : x.shape[1]
+            ].T
+        case _:
+            return np.asfortranarray(x)
+
+
+@pytest.mark.parametrize("size", [3, 70])
+@pytest.mark.parametrize("kind", range(7))
+def test_any_memory(kind: int, size: int, rng: np.random.Generator) -> None:
+    x, y = rng.standard_normal((size, size)), rng.standard_normal((size, size))
+    for a in (_memory(x, kind), _memory(x, kind).T):
+        for text in ("ij,jk", "ij,ik->jk", "ij,ij->", "ij,ij->ij", "ji->ij", "ij->i", "ii,ij->j"):
+            operands = (a, y) if "," in text else (a,)
+            mine, theirs = ct.einsum(text, *operands), np.einsum(text, *operands)
+            assert mine.dtype == theirs.dtype
+            np.testing.assert_allclose(mine, theirs, rtol=1e-10, atol=1e-10)
+            np.testing.assert_allclose(
+                ct.contract(text if "->" in text else text + "->ik", *operands), theirs,
+                rtol=1e-10, atol=1e-10,
+            )  # fmt: skip
+
+
+def test_beyond_numpy_labels_are_unlimited() -> None:
+    np.testing.assert_allclose(ct.einsum("αβ,βγ->αγ", A, B), A @ B)
+    np.testing.assert_allclose(ct.einsum(A, [1000, 7], B, [7, 52]), B.T @ A.T)
