@@ -72,9 +72,7 @@ def contract(
                 call = None
             if call is not None:
                 return call.fresh(operands, alpha)
-    options = Options(
-        order, compute_type, _frozen(operators), _frozen(optimize), memory_limit
-    )
+    options = Options(order, compute_type, _frozen(operators), _frozen(optimize), memory_limit)
     return evaluate(handle, expression, operands, options, out, c, alpha, beta)
 
 
@@ -97,7 +95,7 @@ def evaluate(
     addend, beta = _addend(c, beta)
     layouts = [layout_of(x) for x in arrays]
     others = None if out is None else layout_of(out), None if addend is None else layout_of(addend)
-    key = (written, options, *layouts, *others)
+    key: Hashable = (written, options, *layouts, *others)
     if others == (None, None) and options.operators is None and options.dtype is None:
         flat = [part for layout in layouts for part in layout]
         head = (written, options.order, options.compute_type, options.optimize)
@@ -170,9 +168,7 @@ def contract_expression(
     """
     if type(expression) is not str:
         expression, operands = interleaved_arguments((expression, *operands))
-    options = Options(
-        order, compute_type, _frozen(operators), _frozen(optimize), memory_limit
-    )
+    options = Options(order, compute_type, _frozen(operators), _frozen(optimize), memory_limit)
     given = tuple(_operand(x, np.dtype(dtype)) for x in operands)
     for at in constants:
         if not 0 <= at < len(given) or not isinstance(given[at], np.ndarray):
@@ -210,7 +206,11 @@ class ContractExpression:
     """
 
     def __init__(
-        self, written: Written, operands: tuple[Layout | Array, ...], options: Options, handle: Handle
+        self,
+        written: Written,
+        operands: tuple[Layout | Array, ...],
+        options: Options,
+        handle: Handle,
     ) -> None:
         self._written = written
         self._options = options

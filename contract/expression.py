@@ -64,7 +64,9 @@ class Notation:
             for at, (labels, rank) in enumerate(zip(self.inputs, ranks, strict=True))
         ]
         widest = max(widths, default=0)
-        terms = [_expanded(labels, width) for labels, width in zip(self.inputs, widths, strict=True)]
+        terms = [
+            _expanded(labels, width) for labels, width in zip(self.inputs, widths, strict=True)
+        ]
         modes: dict[Label, int] = {}
         inputs = tuple(tuple(modes.setdefault(x, len(modes)) for x in term) for term in terms)
         output = self._output(terms, widest)

@@ -47,9 +47,7 @@ class Machine:
         """
         flops = (8 if is_complex(dtype) else 2) * m * n * k
         repacked = (m * k + k * n + 2 * m * n) * item_size(dtype)
-        return count * (
-            self.product + flops / self.flops(dtype) + repacked / self.cache_bandwidth
-        )
+        return count * (self.product + flops / self.flops(dtype) + repacked / self.cache_bandwidth)
 
     def stream_seconds(self, elements: int, run: int, dtype: str) -> float:
         """Reading or writing ``elements`` in memory, in runs of ``run`` contiguous ones."""

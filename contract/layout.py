@@ -4,8 +4,8 @@ The vocabulary is that of the cuDNN core-concepts page: packed, partially packed
 tensors, and the named layouts.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, zip_longest
 from math import gcd
 
 from contract.errors import InvalidValueError
@@ -82,9 +82,7 @@ def fuse(extents: Sequence[int], *operands: Sequence[int]) -> tuple[Ints, tuple[
         here = [strides[at] for strides in operands]
         if extent == 1:
             continue
-        if sizes and all(
-            s == last * sizes[-1] for s, last in zip(here, steps[-1], strict=True)
-        ):
+        if sizes and all(s == last * sizes[-1] for s, last in zip(here, steps[-1], strict=True)):
             sizes[-1] *= extent
         else:
             sizes.append(extent)
@@ -194,9 +192,7 @@ def _difference_meets(dims: Sequence[tuple[int, int]]) -> bool:
         stride, extent = dims[count - 1]
         lowest = max(-(extent - 1), -(-(total - reaches[count - 1]) // stride))
         highest = min(extent - 1, (total + reaches[count - 1]) // stride)
-        return any(
-            solve(count - 1, total - d * stride) for d in _by_size(lowest, highest)
-        )
+        return any(solve(count - 1, total - d * stride) for d in _by_size(lowest, highest))
 
     return any(
         solve(count - 1, stride * d)
@@ -205,8 +201,14 @@ def _difference_meets(dims: Sequence[tuple[int, int]]) -> bool:
     )
 
 
-def _by_size(lowest: int, highest: int) -> Iterable[int]:
-    return sorted(range(lowest, highest + 1), key=abs)
+def _by_size(lowest: int, highest: int) -> Iterator[int]:
+    """lowest..highest, small absolute values first: most collisions are near."""
+    middle = min(max(0, lowest), highest)
+    for down, up in zip_longest(range(middle, lowest - 1, -1), range(middle + 1, highest + 1)):
+        if down is not None:
+            yield down
+        if up is not None:
+            yield up
 
 
 # --- named layouts --------------------------------------------------------------------------------
@@ -231,9 +233,7 @@ def named_layout(name: str, extents: Mapping[str, int]) -> dict[str, int]:
     return {mode: by_mode[mode] for mode in name}
 
 
-def vectorised_layout(
-    extents: Mapping[str, int], group: int
-) -> tuple[tuple[str, ...], Ints, Ints]:
+def vectorised_layout(extents: Mapping[str, int], group: int) -> tuple[tuple[str, ...], Ints, Ints]:
     """NC/xHWx: channels in groups of x, the group innermost; x=1 is NCHW, x=C is NHWC.
 
     Returns the modes (C is split into "C/x" and "x"), their extents and their strides.
@@ -254,4 +254,3 @@ def matmul_layout(batch: int, rows: int, columns: int, row_major: bool = True) -
     extents = (batch, rows, columns)
     order = (2, 1, 0) if row_major else (1, 2, 0)
     return extents, packed_strides(extents, order)
-

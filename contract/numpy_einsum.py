@@ -228,13 +228,18 @@ def _computed_type(
             raise UnsupportedTypeError(
                 f"Operand {at} of type {dtype} cannot be cast to {computed} by rule {casting!r}."
             )
-    for one, other in ((computed, out.dtype), (out.dtype, computed)) if out is not None else ():
-        if not np.can_cast(one, other, casting):  # NumPy asks for both directions
-            raise UnsupportedTypeError(
-                f"out of type {out.dtype} and a result of type {computed} cannot be cast to each "
-                f"other by rule {casting!r}."
-            )
+    if out is not None:
+        _require_casts_both_ways(computed, out.dtype, casting)
     return computed.newbyteorder("=")
+
+
+def _require_casts_both_ways(computed: np.dtype[Any], out: np.dtype[Any], casting: Any) -> None:
+    """NumPy reads and writes ``out``, so it asks for casts in both directions."""
+    if not (np.can_cast(computed, out, casting) and np.can_cast(out, computed, casting)):
+        raise UnsupportedTypeError(
+            f"out of type {out} and a result of type {computed} cannot be cast to each other by "
+            f"rule {casting!r}."
+        )
 
 
 def _check_out(out: Array, shape: tuple[int, ...]) -> None:

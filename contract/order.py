@@ -67,9 +67,7 @@ def is_path_name(name: str) -> bool:
     return True
 
 
-def _optimized(
-    inputs: Sequence[Modes], output: Modes, extents: Sequence[int], path: Any
-) -> Path:
+def _optimized(inputs: Sequence[Modes], output: Modes, extents: Sequence[int], path: Any) -> Path:
     import opt_einsum
 
     names = [opt_einsum.get_symbol(mode) for mode in range(len(extents))]

@@ -411,9 +411,7 @@ def _loops(plan: Plan, slot: int, loops: Sequence[Loop], name: str) -> str:
     return _named(plan, slot, [each for each in ordered if each[2]])
 
 
-def _named(
-    plan: Plan, slot: int, dimensions: Sequence[tuple[tuple[int, ...], int, int]]
-) -> str:
+def _named(plan: Plan, slot: int, dimensions: Sequence[tuple[tuple[int, ...], int, int]]) -> str:
     """``T0[ab=12:1 k=5:12]``: the slot, then each dimension's modes=extent:stride."""
     inside = " ".join(f"{modes_text(plan, modes)}={n}:{stride}" for modes, n, stride in dimensions)
     return f"{_slot_name(plan, slot)}[{inside}]"

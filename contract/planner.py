@@ -9,13 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
 
+from contract.candidates import options
 from contract.compute import is_complex
 from contract.descriptors import Algo, Contraction, Operand, PlanPreference, TensorDescriptor
 from contract.errors import InvalidValueError, NotSupportedError
 from contract.expression import mode_extents
 from contract.heuristics import HOST, Machine
 from contract.layout import packed_strides
-from contract.operators import Operator
 from contract.order import Pair, pairwise
 from contract.plan import (
     Candidate,
@@ -30,7 +30,7 @@ from contract.plan import (
     View,
     step_slots,
 )
-from contract.products import Option, ProductProblem, Term, options
+from contract.products import Option, ProductProblem, Term
 from contract.workspace import Lifetime, place
 
 __all__ = ["make_plan"]
@@ -216,7 +216,7 @@ class _Builder:
         """D = beta * C, or zeros; D with all its dimensions, repeated modes apart."""
         output, addend = self.operation.output, self.operation.addend
         target = View(self.count, self.slots[self.count].tensor.steps)
-        plus = addend and View(self.count + 1, addend.tensor.steps)
+        plus = None if addend is None else View(self.count + 1, addend.tensor.steps)
         extents = output.tensor.extents
         step = Elementwise((), target, extents, output.modes, self.accumulator, addend=plus)
         self._add(step, reason)
@@ -344,9 +344,7 @@ class _Builder:
 
     def _temporary(self, modes: tuple[int, ...], dtype: str) -> Term:
         extents = [self.extents[mode] for mode in modes]
-        return self._temporary_like(
-            Term(len(self.slots), modes, packed_strides(extents), dtype)
-        )
+        return self._temporary_like(Term(len(self.slots), modes, packed_strides(extents), dtype))
 
     def _temporary_like(self, term: Term) -> Term:
         tensor = TensorDescriptor(self._extents_of(term), term.strides, term.dtype)
@@ -357,7 +355,7 @@ class _Builder:
         return tuple(self.extents[mode] for mode in term.modes)
 
     def _view(self, term: Term | None, modes: Iterable[int]) -> View | None:
-        return term and View(term.slot, tuple(term.stride(mode) for mode in modes))
+        return None if term is None else View(term.slot, tuple(map(term.stride, modes)))
 
     def _add(self, step: Permute | Reduce | Elementwise, reason: str) -> None:
         moved = sum(self.slots[slot].bytes for slot in step_slots(step))

@@ -6,6 +6,7 @@ shape, strides and type of every array. A hit parses nothing and builds no strin
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +26,17 @@ from contract.operators import Operator, require, unary
 from contract.run.call import Call, check_output_type, describe, is_describable
 from contract.run.host_views import Array
 
-__all__ = ["Layout", "Options", "Written", "as_array", "call_for", "layout_of", "layouts_of", "operation_for", "resolve_notation"]
+__all__ = [
+    "Layout",
+    "Options",
+    "Written",
+    "as_array",
+    "call_for",
+    "layout_of",
+    "layouts_of",
+    "operation_for",
+    "resolve_notation",
+]
 
 Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 Layout = tuple[tuple[int, ...], tuple[int, ...], np.dtype[Any]]  # shape, byte strides, type
@@ -100,11 +111,10 @@ def call_for(
     """Plan and load the request; nothing is allocated for operands or results."""
     operation = operation_for(written, layouts, options, out, addend)
     copied = tuple(
-        at
-        for at, (_, strides, dtype) in enumerate(layouts)
-        if not is_describable(dtype, strides)
+        at for at, (_, strides, dtype) in enumerate(layouts) if not is_describable(dtype, strides)
     )
-    for rank in range(1 << 16):
+    smallest: int | None = None
+    for rank in count():
         preference = PlanPreference(
             kernel_rank=rank, memory_limit=options.memory_limit, path=options.optimize
         )
@@ -116,7 +126,7 @@ def call_for(
         needed = call.needed_bytes - (call.fresh_bytes if out else 0)
         if options.memory_limit is None or needed <= options.memory_limit:
             return call
-        smallest = needed if rank == 0 else min(smallest, needed)
+        smallest = needed if smallest is None else min(smallest, needed)
     raise InsufficientWorkspaceError(
         f"The call needs {smallest} bytes for its result and workspace, memory_limit is "
         f"{options.memory_limit} bytes."
@@ -242,5 +252,3 @@ def _addend(
             f"c of type {dtype.name} cannot be added to a result of type {result.name}."
         )
     return Operand(describe(*layout), expression.output)
-
-

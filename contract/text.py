@@ -12,7 +12,8 @@ def aligned(rows: Iterable[Row]) -> list[str]:
     lines: Sequence[Row] = list(rows)
     widths = [max(len(row[at]) for row in lines) for at in range(len(lines[0]))]
     return [
-        "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        "  "
+        + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in lines
     ]
 
@@ -32,4 +33,3 @@ def seconds(value: float) -> str:
         if value >= scale:
             return f"{value / scale:.3g} {unit}"
     return f"{value / 1e-9:.3g} ns"
-

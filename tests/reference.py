@@ -38,9 +38,7 @@ def by_loops(
         at = dict(zip(labels, index, strict=True))
         value = 1
         for term, operand in zip(terms, operands, strict=True):
-            where = tuple(
-                0 if n == 1 else at[x] for x, n in zip(term, operand.shape, strict=True)
-            )
+            where = tuple(0 if n == 1 else at[x] for x, n in zip(term, operand.shape, strict=True))
             value = value * operand[where].item()
         result[tuple(at[label] for label in output)] += value
     return result
@@ -50,9 +48,7 @@ def products(
     terms: Sequence[str], output: str, operands: Sequence[np.ndarray], absolute: bool = False
 ) -> np.ndarray:
     """The same by numpy.einsum in extended precision (of absolute values if asked)."""
-    wide = [
-        x.astype(np.clongdouble if np.iscomplexobj(x) else np.longdouble) for x in operands
-    ]
+    wide = [x.astype(np.clongdouble if np.iscomplexobj(x) else np.longdouble) for x in operands]
     if absolute:
         wide = [np.abs(x) for x in wide]
     distinct = "".join(dict.fromkeys(output))

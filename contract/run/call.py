@@ -47,7 +47,15 @@ class Call:
     says whether D has the layout of the caller's ``out``; otherwise D is made here.
     """
 
-    __slots__ = ("copied", "fresh_bytes", "loaded", "needed_bytes", "new_output", "product", "scalar")
+    __slots__ = (
+        "copied",
+        "fresh_bytes",
+        "loaded",
+        "needed_bytes",
+        "new_output",
+        "product",
+        "scalar",
+    )
 
     def __init__(self, loaded: LoadedPlan, copied: tuple[int, ...], scalar: str) -> None:
         self.loaded = loaded
@@ -74,7 +82,12 @@ class Call:
         return output
 
     def into(
-        self, inputs: Sequence[Array], out: Array | None, addend: Array | None, alpha: Any, beta: Any
+        self,
+        inputs: Sequence[Array],
+        out: Array | None,
+        addend: Array | None,
+        alpha: Any,
+        beta: Any,
     ) -> Array:
         """The same plus beta * addend, in ``out`` where that is given and safe to write."""
         if self.needed_bytes > LARGE_BYTES:

@@ -38,7 +38,13 @@ def _loop_rows(plan: Plan, step: Gemm | Gett) -> Iterator[Row]:
         blocks = step.panels.blocks
     for loop, block in zip(step.loops, blocks, strict=True):
         strides = (str(stride) if stride else "-" for stride in (loop.a, loop.b, loop.d))
-        yield (loop.kind.value, modes_text(plan, loop.modes), str(loop.extent), *strides, str(block))
+        yield (
+            loop.kind.value,
+            modes_text(plan, loop.modes),
+            str(loop.extent),
+            *strides,
+            str(block),
+        )
 
 
 def _candidate_rows(candidates: Sequence[Candidate], most: int = 8) -> Iterator[Row]:

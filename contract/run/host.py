@@ -27,10 +27,11 @@ from contract.plan import (
     View,
 )
 from contract.run.blas_threads import blas_threads
-from contract.run.host_kernels import HostKernels, flatten, load_kernels
+from contract.run.host_kernels import HostKernels, flatten
 from contract.run.host_operators import apply_operator
 from contract.run.host_panels import PanelProduct
 from contract.run.host_views import Array, Viewer, compact_strides, viewer
+from contract.run.kernel_families import load_kernels
 from contract.run.workers import Workers
 
 __all__ = ["HostExecutor", "LoadedPlan"]
@@ -188,7 +189,7 @@ class HostExecutor:
         kernel = family.loops(
             step.dtype,
             [
-                (loop.kind.value, loop.extent, one, two, three)
+                (loop.kind.value, loop.extent, (one, two, three))
                 for loop, one, two, three in zip(
                     step.loops, strides_a, strides_b, strides_d, strict=True
                 )
@@ -277,7 +278,7 @@ class HostExecutor:
                     values = [(_tile(x, tile), operator) for x, operator in sources]
                     more = None if addend is None else _tile(addend, tile)
                     _multiply_tile(
-                        values, out[(*tile, ...)], dtype, alpha if step.scaled else 1, more, beta
+                        values, _tile(out, tile), dtype, alpha if step.scaled else 1, more, beta
                     )
 
             self.workers.map(part, self.workers.split(len(tiles), 4))
@@ -502,7 +503,9 @@ def _tiles(extents: tuple[int, ...]) -> list[tuple[slice, ...]]:
 
 def _tile(x: Array, tile: tuple[slice, ...]) -> Array:
     """The part of ``x`` that broadcasts over a tile of the result."""
-    parts = (slice(None) if n == 1 else part for n, part in zip(x.shape, tile, strict=True))
+    parts: list[Any] = [
+        slice(None) if n == 1 else part for n, part in zip(x.shape, tile, strict=True)
+    ]
     return x[(*parts, ...)]  # the Ellipsis keeps rank 0 an array
 
 
@@ -549,5 +552,3 @@ def _scale_addend(output: Array, addend: Array | None, beta: Any) -> None:
         output[...] = 0
     else:
         np.multiply(addend, beta, out=output, casting="unsafe")
-
-

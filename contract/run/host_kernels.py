@@ -1,34 +1,34 @@
-"""The host kernels: copies, reductions and products on strided memory.
+"""What a family of host kernels offers, and how it sees memory.
 
-Two families with the same results: compiled with Numba where that is installed, and NumPy.
 A kernel is prepared for extents and strides (in elements) once and called with flat memory and
 offsets many times, so that one preparation serves every block of a tensor.
 """
 
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
-from itertools import product as combinations
-from math import prod
 from typing import Any, Protocol
 
-import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
 
-from contract.errors import NotSupportedError
 from contract.layout import offset_bounds
 from contract.run.host_views import Array
-from contract.run.workers import Workers
 
-__all__ = ["CopyKernel", "HostKernels", "LoopRow", "NumpyKernels", "flatten", "load_kernels"]
+__all__ = [
+    "PARALLEL_BYTES",
+    "CopyKernel",
+    "HostKernels",
+    "LoopRow",
+    "MatmulKernel",
+    "ProductKernel",
+    "flatten",
+    "strided_view",
+]
 
 CopyKernel = Callable[[Array, int, Array, int], None]
 ProductKernel = Callable[[Array, int, Array, int, Array, int], None]
 MatmulKernel = Callable[[Array, Array, Array], None]
-LoopRow = tuple[str, int, int, int, int]  # kind, extent, strides in a, b, d
+LoopRow = tuple[str, int, tuple[int, int, int]]  # kind, extent, strides in a, b, d
 
-TILE = 64  # elements along each of the two dimensions of a transposing tile
 PARALLEL_BYTES = 1 << 18  # smaller moves are done before a second thread has started
-REDUCTION_PARTS = 16  # partial sums of a full reduction: fixed, so that bits are
 
 
 class HostKernels(Protocol):
@@ -65,19 +65,6 @@ class HostKernels(Protocol):
         """d = sum over k of a * b on strided memory, nothing packed."""
 
 
-def load_kernels(family: str, workers: Workers) -> HostKernels:
-    """The kernels called "numba" or "numpy"; "auto" is numba where it is installed."""
-    if family == "numpy" or (family == "auto" and find_spec("numba") is None):
-        return NumpyKernels(workers)
-    if find_spec("numba") is None:
-        raise NotSupportedError(
-            "The compiled host kernels need Numba: pip install 'contract[host]'."
-        )
-    from contract.run.numba_kernels import NumbaKernels
-
-    return NumbaKernels(workers)
-
-
 # --- flat memory --------------------------------------------------------------------------------
 
 
@@ -94,152 +81,10 @@ def flatten(x: Array) -> tuple[Array, int]:
     return np.lib.stride_tricks.as_strided(lowest, (high - low + 1,), (size,)), -low
 
 
-def strided_view(
-    flat: Array, offset: int, extents: Sequence[int], strides: Sequence[int]
-) -> Array:
+def strided_view(flat: Array, offset: int, extents: Sequence[int], strides: Sequence[int]) -> Array:
     """The array whose element i is flat[offset + sum(i * strides)]."""
     low, _ = offset_bounds(extents, strides)
     up = [abs(stride) * flat.itemsize for stride in strides]
     view = np.lib.stride_tricks.as_strided(flat[offset + low :], tuple(extents), up)
-    flips = (slice(None, None, -1 if stride < 0 else 1) for stride in strides)
+    flips: list[Any] = [slice(None, None, -1 if stride < 0 else 1) for stride in strides]
     return view[(*flips, ...)]  # the Ellipsis keeps rank 0 an array
-
-
-# --- NumPy ----------------------------------------------------------------------------------------
-
-
-class NumpyKernels:
-    """Kernels of NumPy calls, blocked so that transpositions use whole cache lines."""
-
-    name = "numpy"
-
-    def __init__(self, workers: Workers) -> None:
-        self.workers = workers
-
-    def copy(
-        self,
-        extents: Sequence[int],
-        source_strides: Sequence[int],
-        target_strides: Sequence[int],
-        source_dtype: str,
-        target_dtype: str,
-    ) -> CopyKernel:
-        blocks = _copy_blocks(extents, source_strides, target_strides)
-        large = prod(extents) * np.dtype(target_dtype).itemsize >= PARALLEL_BYTES
-
-        def run(source: Array, source_offset: int, target: Array, target_offset: int) -> None:
-            read = strided_view(source, source_offset, extents, source_strides)
-            write = strided_view(target, target_offset, extents, target_strides)
-            if blocks is None:
-                np.copyto(write, read, casting="unsafe")
-                return
-
-            def part(begin: int, end: int) -> None:
-                for block in blocks[begin:end]:
-                    np.copyto(write[block], read[block], casting="unsafe")
-
-            self.workers.map(part, self.workers.split(len(blocks), 1 if large else len(blocks)))
-
-        return run
-
-    def reduce(
-        self,
-        extents: Sequence[int],
-        source_strides: Sequence[int],
-        target_strides: Sequence[int],
-        reduced_extents: Sequence[int],
-        reduced_strides: Sequence[int],
-        target_dtype: str,
-        operator: np.ufunc,
-    ) -> CopyKernel:
-        shape = (*extents, *reduced_extents)
-        strides = (*source_strides, *reduced_strides)
-        kept = len(extents)
-        axes = tuple(range(kept, len(shape)))
-        dtype = np.dtype(target_dtype)
-        outer = max(range(kept), key=lambda at: (extents[at] > 1, abs(source_strides[at])), default=0)
-
-        def run(source: Array, source_offset: int, target: Array, target_offset: int) -> None:
-            read = strided_view(source, source_offset, shape, strides)
-            write = strided_view(target, target_offset, extents, target_strides)
-            if not kept:
-                write[...] = _reduce_all(read, operator, dtype, self.workers)
-                return
-
-            def part(begin: int, end: int) -> None:
-                where = (slice(None),) * outer + (slice(begin, end),)
-                operator.reduce(read[where], axis=axes, dtype=dtype, out=write[where])
-
-            self.workers.map(part, self.workers.split(extents[outer], 1))
-
-        return run
-
-    def matmul(self, dtype: str) -> MatmulKernel:
-        return lambda a, b, out: np.matmul(a, b, out=out)
-
-    def loops(self, dtype: str, table: Sequence[LoopRow]) -> ProductKernel:
-        of_a, of_b, of_d = (
-            [at for at, row in enumerate(table) if row[0] != without] for without in "nmk"
-        )
-        shapes = [[table[at][1] for at in chosen] for chosen in (of_a, of_b, of_d)]
-        strides = [
-            [table[at][2 + operand] for at in chosen]
-            for operand, chosen in enumerate((of_a, of_b, of_d))
-        ]
-
-        def run(a: Array, a0: int, b: Array, b0: int, d: Array, d0: int) -> None:
-            views = [
-                strided_view(flat, offset, shape, steps)
-                for flat, offset, shape, steps in zip(
-                    (a, b, d), (a0, b0, d0), shapes, strides, strict=True
-                )
-            ]
-            np.einsum(views[0], of_a, views[1], of_b, of_d, out=views[2])
-
-        return run
-
-
-def _copy_blocks(
-    extents: Sequence[int], source_strides: Sequence[int], target_strides: Sequence[int]
-) -> list[tuple[slice, ...]] | None:
-    """Blocks of a copy between different fastest dimensions; None where one pass is best."""
-    large = [at for at, extent in enumerate(extents) if extent > 1]
-    if not large or prod(extents) < TILE * TILE:
-        return None
-    fastest_source = min(large, key=lambda at: abs(source_strides[at]) or 1 << 62)
-    fastest_target = min(large, key=lambda at: abs(target_strides[at]))
-    blocks = list(extents)
-    if fastest_source != fastest_target:
-        blocks = [1] * len(extents)
-        blocks[fastest_source] = blocks[fastest_target] = 2 * TILE
-        # Further dimensions join while a block stays in cache: a NumPy call costs microseconds.
-        for at in sorted(large, key=lambda at: abs(target_strides[at])):
-            if blocks[at] == 1 and prod(blocks) * extents[at] <= 4 * TILE * TILE:
-                blocks[at] = extents[at]
-    else:
-        slowest = max(large, key=lambda at: abs(target_strides[at]))
-        blocks[slowest] = -(-extents[slowest] // 8)
-    ranges = [
-        [slice(start, start + block) for start in range(0, extent, block)]
-        for extent, block in zip(extents, blocks, strict=True)
-    ]
-    return list(combinations(*ranges))
-
-
-def _reduce_all(
-    read: Array, operator: np.ufunc, dtype: np.dtype[Any], workers: Workers
-) -> Any:
-    """The reduction of everything, in a fixed number of parts whatever the threads."""
-    longest = max(range(read.ndim), key=lambda at: read.shape[at])
-    extent = read.shape[longest]
-    parts = min(REDUCTION_PARTS, extent)
-    partial = np.empty(parts, dtype)
-
-    def part(begin: int, end: int) -> None:
-        for at in range(begin, end):
-            rows = slice(extent * at // parts, extent * (at + 1) // parts)
-            piece = read[(slice(None),) * longest + (rows,)]
-            partial[at] = operator.reduce(piece, axis=None, dtype=dtype)
-
-    workers.map(part, workers.split(parts, 1))
-    return operator.reduce(partial, dtype=dtype)

@@ -166,7 +166,7 @@ class PanelProduct:
         own += self.size_a * (not self.whole_a) + self.size_b * (not self.whole_b)
         shared = self.size_a * self.whole_a + self.size_b * self.whole_b
         partial = self.size_d * jobs if self.panels.splits > 1 else 0
-        return (shared + threads * own + partial) * self.dtype.itemsize
+        return int(shared + threads * own + partial) * self.dtype.itemsize
 
     # --- preparation ----------------------------------------------------------------------
 
@@ -343,9 +343,7 @@ def _sums(loops: Sequence[Loop], panels: Panels) -> Iterator[tuple[Chain, ...]]:
     inner = [at for at, loop in enumerate(loops) if loop.kind is Kind.K]
     inner.sort(key=lambda at: -abs(loops[at].a))
     for where in _parts(outer, loops, panels):
-        chain = [
-            _block({**where, **along}, loops) for along in _parts(inner, loops, panels)
-        ]
+        chain = [_block({**where, **along}, loops) for along in _parts(inner, loops, panels)]
         each = ceil(len(chain) / panels.splits)
         yield tuple(tuple(chain[at : at + each]) for at in range(0, len(chain), each))
 

@@ -15,9 +15,7 @@ Array = np.ndarray[Any, Any]
 Viewer = Callable[[Array], Array]
 
 
-def viewer(
-    tensor: TensorDescriptor, extents: Sequence[int], strides: Sequence[int]
-) -> Viewer:
+def viewer(tensor: TensorDescriptor, extents: Sequence[int], strides: Sequence[int]) -> Viewer:
     """x -> y with y[i] = memory of x at sum(i * strides); the cheapest way NumPy has.
 
     A dimension of stride 0 gets extent 1, which broadcasts.
@@ -56,9 +54,7 @@ def _axes(
     return tuple(axes)
 
 
-def _by_address(
-    tensor: TensorDescriptor, shape: tuple[int, ...], steps: tuple[int, ...]
-) -> Viewer:
+def _by_address(tensor: TensorDescriptor, shape: tuple[int, ...], steps: tuple[int, ...]) -> Viewer:
     dtype = np.dtype(tensor.dtype)
     bytes_ = tuple(step * dtype.itemsize for step in steps)
     if dtype.kind not in "biufc" or 0 in tensor.extents:
@@ -83,9 +79,7 @@ def strided(
     return np.ndarray(shape, flat.dtype, flat, offset * flat.itemsize, byte_strides)
 
 
-def compact_strides(
-    extents: Sequence[int], order: Sequence[int]
-) -> tuple[tuple[int, ...], int]:
+def compact_strides(extents: Sequence[int], order: Sequence[int]) -> tuple[tuple[int, ...], int]:
     """Packed strides of a panel with dimensions ``order`` fastest first, 0 for those not in it.
 
     Also returns the number of elements.

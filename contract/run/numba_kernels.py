@@ -6,7 +6,7 @@ process when two Python threads enter it at once.
 
 from collections.abc import Callable, Sequence
 from math import ceil, prod
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
@@ -16,11 +16,10 @@ from contract.run.host_kernels import (
     CopyKernel,
     LoopRow,
     MatmulKernel,
-    NumpyKernels,
     ProductKernel,
 )
 from contract.run.host_views import Array
-from contract.run.workers import Workers
+from contract.run.numpy_kernels import NumpyKernels
 
 __all__ = ["NumbaKernels"]
 
@@ -35,17 +34,13 @@ AXPY_EXTENT = 16  # from here on vectors along d beat sums along k
 
 def compiled(function: Function) -> Function:
     """``function`` compiled at its first call, kept on disk, run without the GIL."""
-    wrapped: Function = numba.njit(nogil=True, cache=True)(function)
-    return wrapped
+    return cast(Function, numba.njit(nogil=True, cache=True)(function))
 
 
 class NumbaKernels(NumpyKernels):
     """Compiled copies and products; types that Numba lacks, and reductions, stay with NumPy."""
 
     name = "numba"
-
-    def __init__(self, workers: Workers) -> None:
-        super().__init__(workers)
 
     def copy(
         self,
@@ -57,9 +52,7 @@ class NumbaKernels(NumpyKernels):
     ) -> CopyKernel:
         types = _copy_types(source_dtype, target_dtype)
         if types is None:
-            return super().copy(
-                extents, source_strides, target_strides, source_dtype, target_dtype
-            )
+            return super().copy(extents, source_strides, target_strides, source_dtype, target_dtype)
         moves = _Moves(extents, source_strides, target_strides)
         size = np.dtype(target_dtype).itemsize
         minimum = max(1, PARALLEL_BYTES // (max(moves.unit, 1) * size))
@@ -92,14 +85,16 @@ class NumbaKernels(NumpyKernels):
 
     def loops(self, dtype: str, table: Sequence[LoopRow]) -> ProductKernel:
         summed = [row for row in table if row[0] == "k"]
-        if np.dtype(dtype).kind not in "iufc" or dtype not in _COMPILED or (
-            prod(row[1] for row in summed) > MOST_SUMMED
+        if (
+            np.dtype(dtype).kind not in "iufc"
+            or dtype not in _COMPILED
+            or (prod(row[1] for row in summed) > MOST_SUMMED)
         ):
             return super().loops(dtype, table)
-        kept = sorted((row for row in table if row[0] != "k"), key=lambda row: abs(row[4]))
-        kept = kept or [("m", 1, 0, 0, 1)]
-        rows = np.array([row[1:] for row in kept], np.int64)
-        sums_a, sums_b = (_offsets(summed, operand) for operand in (2, 3))
+        kept = sorted((row for row in table if row[0] != "k"), key=lambda row: abs(row[2][2]))
+        kept = kept or [("m", 1, (0, 0, 1))]
+        rows = np.array([(extent, *strides) for _, extent, strides in kept], np.int64)
+        sums_a, sums_b = (_offsets(summed, operand) for operand in (0, 1))
         kernel = multiply_axpy if kept[0][1] >= AXPY_EXTENT else multiply_dot
         units = prod(row[1] for row in kept[1:])
         minimum = max(1, (1 << 16) // (kept[0][1] * len(sums_a)))
@@ -147,7 +142,7 @@ def _offsets(rows: Sequence[LoopRow], operand: int) -> Array:
     """The offset of every combination of the summed loops."""
     offsets = np.zeros(1, np.int64)
     for row in rows:
-        steps = np.arange(row[1], dtype=np.int64) * int(row[operand])
+        steps = np.arange(row[1], dtype=np.int64) * row[2][operand]
         offsets = (steps[:, None] + offsets).ravel()
     return offsets
 
@@ -202,7 +197,7 @@ def _fused(dims: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     return result
 
 
-# --- copies -----------------------------------------------------------------------------------------
+# --- copies -----------------------------------------------------------------------------------
 
 
 @compiled
@@ -294,7 +289,7 @@ def copy_tiles(
                 index[at] = 0
 
 
-# --- products -----------------------------------------------------------------------------------------
+# --- products ---------------------------------------------------------------------------------
 
 
 def _stacked(kernel: Callable[..., None], a: Array, b: Array, out: Array) -> None:

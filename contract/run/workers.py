@@ -4,6 +4,8 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from itertools import pairwise
 
 __all__ = ["Workers"]
 
@@ -29,7 +31,7 @@ class Workers:
             return [(0, total)]
         parts = max(1, min(self.threads, total // max(minimum, 1)))
         edges = [total * part // parts for part in range(parts + 1)]
-        return list(zip(edges, edges[1:], strict=False))
+        return list(pairwise(edges))
 
     def map(self, function: Callable[[int, int], None], ranges: Sequence[Range]) -> None:
         """Run every range; the first exception is raised after all have ended."""
@@ -39,9 +41,9 @@ class Workers:
         pool = self._executor()
         futures = [pool.submit(self._run, function, each) for each in ranges[1:]]
         errors: list[BaseException] = []
-        self._collect(lambda: self._run(function, ranges[0]), errors)
+        self._collect(partial(self._run, function, ranges[0]), errors)
         for future, each in zip(futures, ranges[1:], strict=True):
-            self._collect(lambda f=future, r=each: self._finish(f, function, r), errors)
+            self._collect(partial(self._finish, future, function, each), errors)
         if errors:
             raise errors[0]
 

@@ -34,8 +34,7 @@ def problems(draw: st.DrawFn) -> Problem:
     letters = iter("abcdefghijklmnopqrstuvwxyz")
     kinds = {
         kind: [next(letters) for _ in range(draw(st.integers(0, most)))]
-        for kind, most in
-        (("l", 1), ("m", 2), ("n", 2), ("k", 2), ("only a", 1), ("only b", 1))
+        for kind, most in (("l", 1), ("m", 2), ("n", 2), ("k", 2), ("only a", 1), ("only b", 1))
     }
     a = kinds["l"] + kinds["m"] + kinds["k"] + kinds["only a"]
     b = kinds["l"] + kinds["n"] + kinds["k"] + kinds["only b"]
@@ -198,7 +197,10 @@ def test_larger_products_take_every_candidate(
     seed: int,
 ) -> None:
     """Extents that reach the blocked paths, and every plan that was considered."""
-    extents = {x: max(n, 1) * (scale if len(problem.extents) < 6 else 2) for x, n in problem.extents.items()}
+    extents = {
+        x: max(n, 1) * (scale if len(problem.extents) < 6 else 2)
+        for x, n in problem.extents.items()
+    }
     while np.prod(list(extents.values()), dtype=float) > 2e6:
         longest = max(extents, key=lambda x: extents[x])
         extents[longest] = max(1, extents[longest] // 2)

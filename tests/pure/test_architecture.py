@@ -12,15 +12,19 @@ PACKAGE = Path(contract.__file__).parent
 
 LEVELS = (
     {"errors", "text"},
-    {"config", "layout", "expression", "compute"},
-    {"operators", "heuristics", "workspace", "order", "cache"},
+    {"config", "layout", "expression", "compute", "workspace", "order", "cache"},
+    {"operators", "heuristics"},
     {"descriptors"},
     {"plan"},
     {"products"},
+    {"matrix_options", "panel_options"},
+    {"candidates"},
     {"planner"},
+    {"run.explain", "run.workers", "run.blas_threads", "run.host_operators", "run.host_views"},
+    {"run.host_kernels"},
+    {"run.numpy_kernels"},
     {"run.numba_kernels"},
-    {"run.host_kernels", "run.blas_threads", "run.explain"},
-    {"run.host_operators", "run.host_views"},
+    {"run.kernel_families"},
     {"run.host_panels"},
     {"run.host"},
     {"run.call"},
@@ -33,7 +37,7 @@ LEVELS = (
     {"__main__"},
 )
 ARRAY_LIBRARIES = {"numpy", "cupy", "numba", "torch", "jax"}
-PLANNING = set().union(*LEVELS[:7])
+PLANNING = set().union(*LEVELS[:9])
 
 
 def modules() -> dict[str, Path]:
@@ -59,7 +63,11 @@ def imports(path: Path) -> set[str]:
 
 def own_imports(path: Path) -> set[str]:
     known = modules()
-    inside = {name.removeprefix("contract").lstrip(".") for name in imports(path) if name.split(".")[0] == "contract"}
+    inside = {
+        name.removeprefix("contract").lstrip(".")
+        for name in imports(path)
+        if name.split(".")[0] == "contract"
+    }
     return {name for name in inside if name in known and (name or "contract" in imports(path))}
 
 
@@ -92,7 +100,16 @@ def test_only_the_order_imports_opt_einsum() -> None:
     assert users == {"order"}
 
 
-STRING_METHODS = {"split", "partition", "rpartition", "replace", "find", "index", "isalpha", "splitlines"}
+STRING_METHODS = {
+    "split",
+    "partition",
+    "rpartition",
+    "replace",
+    "find",
+    "index",
+    "isalpha",
+    "splitlines",
+}
 TEXT_MODULES = {"expression", "files", "__main__", "config", "text", "demo"}
 
 
