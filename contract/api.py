@@ -112,13 +112,13 @@ def evaluate(
 def interleaved_arguments(arguments: Sequence[Any]) -> tuple[Written, tuple[Any, ...]]:
     """(array, labels, ..., output labels) -> what was written, and the arrays."""
     operands = tuple(arguments[0 : len(arguments) - 1 : 2])
-    sublists = tuple(_labels(each) for each in arguments[1::2])
-    output = _labels(arguments[-1]) if len(arguments) % 2 else None
     if not operands:
         raise InvalidValueError(
             "An expression is a string followed by operands, or operands each followed by its "
-            f"labels: the first of {len(arguments)} arguments is a {type(arguments[0]).__name__}."
+            f"labels: a lone {type(arguments[0]).__name__} is neither."
         )
+    sublists = tuple(_labels(each) for each in arguments[1::2])
+    output = _labels(arguments[-1]) if len(arguments) % 2 else None
     return (sublists, output), operands
 
 

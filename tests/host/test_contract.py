@@ -1,0 +1,436 @@
+"""contract and contract_expression: layouts, scalars, operators, limits, refusals, threads."""
+
+import threading
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import contract as ct
+from contract import request
+from tests.reference import assert_within_bound
+
+A, B = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
+
+
+# --- layouts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("order", "strides"), [("F", (8, 16)), ("C", (32, 8)), ("A", (32, 8))])
+def test_order_of_the_result(order: str, strides: tuple[int, int]) -> None:
+    found = ct.contract("ij,jk->ik", A, B, order=order)
+    assert found.strides == strides
+    np.testing.assert_allclose(found, A @ B)
+
+
+def test_order_a_follows_column_major_operands() -> None:
+    found = ct.contract("ij,jk->ik", np.asfortranarray(A), np.asfortranarray(B), order="A")
+    assert found.flags.f_contiguous
+
+
+def test_cheapest_order_is_packed_in_some_order(rng: np.random.Generator) -> None:
+    x, y = rng.random((9, 8, 7, 6)), rng.random((7, 9, 5))
+    found = ct.contract("abcd,cae->bed", x, y, order="K")
+    assert sorted(found.strides)[0] == 8
+    assert np.prod(found.shape) * 8 == max(
+        n * s for n, s in zip(found.shape, found.strides, strict=True)
+    )
+    np.testing.assert_allclose(found, np.einsum("abcd,cae->bed", x, y))
+
+
+@pytest.mark.parametrize("size", [4, 60])
+def test_out_of_any_layout(size: int, handle: ct.Handle, rng: np.random.Generator) -> None:
+    x, y = rng.random((size, size, 3)), rng.random((size, 3, size))
+    wanted = np.einsum("abc,bcd->da", x, y)
+    wide = np.zeros((2 * size, 2 * size))
+    raw = np.zeros(size * size * 8 + 1, np.uint8)[1:].view("f8").reshape(size, size)
+    for out in (
+        np.zeros((size, size)),
+        np.zeros((size, size), order="F"),
+        wide[::2, ::2],
+        wide[::-2, 1::2],
+        raw,
+        np.zeros((size, size), ">f8"),
+        np.zeros((size, size), "f4"),
+        np.zeros((size, size), "c16"),
+    ):
+        assert ct.contract("abc,bcd->da", x, y, out=out, handle=handle) is out
+        np.testing.assert_allclose(out, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [5, 80])
+def test_out_that_overlaps_an_input_is_right(size: int, handle: ct.Handle) -> None:
+    memory = np.random.default_rng(3).random(3 * size * size)
+    for offset in (0, 1, size, size * size - 3):
+        data = memory.copy()
+        x = data[: size * size].reshape(size, size)
+        out = data[offset : offset + size * size].reshape(size, size)
+        for text, other in (("ij,jk->ik", x.copy()), ("ij,kj->ki", x), ("ij,ij->ji", x)):
+            data[:] = memory
+            wanted = np.einsum(text, x.copy(), other.copy())
+            ct.contract(text, x, other, out=out, handle=handle)
+            np.testing.assert_allclose(out, wanted)
+
+
+# --- scalars and C ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [3, 50])
+@pytest.mark.parametrize("text", ["ij,jk->ik", "ij,jk->ki", "ij,ij->ij", "ij,jk->i", "ij->ji"])
+def test_scalars_with_c_in_any_layout(
+    text: str, size: int, handle: ct.Handle, rng: np.random.Generator
+) -> None:
+    operands = [rng.random((size, size)) for _ in text.split("->")[0].split(",")]
+    product = np.einsum(text, *operands)
+    for c in (rng.random(product.shape), np.asfortranarray(rng.random(product.shape[::-1]).T)):
+        found = ct.contract(text, *operands, alpha=2.5, beta=-0.5, c=c, handle=handle)
+        np.testing.assert_allclose(found, 2.5 * product - 0.5 * c)
+        aliased = c.copy()
+        ct.contract(text, *operands, c=aliased, out=aliased, handle=handle)
+        np.testing.assert_allclose(aliased, product + c)
+    square = rng.random((size, size))
+    if product.ndim == 2:
+        transposed = square.copy()
+        ct.contract(text, *operands, c=transposed.T, out=transposed, handle=handle)
+        np.testing.assert_allclose(transposed, product + square.T)
+
+
+@pytest.mark.parametrize("text", ["ij,jk->ik", "ij,ij->ij", "ij->j", "ij->ji", "ii->i", "i,j->ij"])
+def test_zero_scalars_beat_nan(text: str, handle: ct.Handle) -> None:
+    ranks = [len(term) for term in text.split("->")[0].split(",")]
+    nans = [np.full((40,) * rank, np.nan) for rank in ranks]
+    shape = np.einsum(text, *nans).shape
+    c = np.ones(shape)
+    np.testing.assert_array_equal(
+        ct.contract(text, *nans, alpha=0, c=c, beta=3, handle=handle), 3 * c
+    )
+    np.testing.assert_array_equal(ct.contract(text, *nans, alpha=0, handle=handle), 0 * c)
+    ones = [np.ones((40,) * rank) for rank in ranks]
+    wanted = np.einsum(text, *ones)
+    found = ct.contract(text, *ones, c=np.full(shape, np.nan), beta=0, handle=handle)
+    np.testing.assert_array_equal(found, wanted)
+    poisoned = ct.contract(text, *ones, c=np.full(shape, np.nan), handle=handle)
+    assert np.isnan(poisoned).all()
+
+
+def test_a_zero_in_a_tensor_does_not_beat_nan() -> None:
+    assert np.isnan(ct.contract("i,i->", np.zeros(3), np.full(3, np.nan)))
+
+
+def test_written_diagonal_with_scalars() -> None:
+    x, c = np.array([1.0, 2.0]), np.ones((2, 2))
+    np.testing.assert_array_equal(ct.contract("i->ii", x), np.diag(x))
+    np.testing.assert_array_equal(
+        ct.contract("i->ii", x, alpha=2, c=c, beta=3), 2 * np.diag(x) + 3 * c
+    )
+    ct.contract("i->ii", x, alpha=2, c=c, beta=3, out=c)
+    np.testing.assert_array_equal(c, [[5, 3], [3, 7]])
+
+
+# --- operators and types ------------------------------------------------------------------------
+
+REFERENCES = {
+    "identity": lambda x: x,
+    "sqrt": np.sqrt,
+    "relu": lambda x: np.maximum(x, 0),
+    "rcp": lambda x: 1 / x,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+    "exp": np.exp,
+    "log": np.log,
+    "abs": np.abs,
+    "neg": np.negative,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "asinh": np.arcsinh,
+    "acosh": lambda x: np.arccosh(x + 1),
+    "atanh": np.arctanh,
+    "ceil": np.ceil,
+    "floor": np.floor,
+    "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
+    "swish": lambda x: x / (1 + np.exp(-x)),
+    "soft_plus": lambda x: np.log1p(np.exp(x)),
+    "soft_sign": lambda x: x / (1 + np.abs(x)),
+    "conj": np.conj,
+}
+
+
+def test_every_operator_has_a_reference() -> None:
+    assert set(REFERENCES) == {operator.value for operator in ct.Operator}
+
+
+@pytest.mark.parametrize("size", [3, 45])
+@pytest.mark.parametrize("name", sorted(REFERENCES))
+def test_operators(name: str, size: int, handle: ct.Handle, rng: np.random.Generator) -> None:
+    x = rng.uniform(0.1, 0.9, (size, size))
+    shifted = x + 1 if name == "acosh" else x
+    y = rng.random((size, size))
+    for text in ("ij,jk->ik", "ij,ij->ij", "ij,jk->k"):
+        found = ct.contract(text, shifted, y, operators=(name, None), handle=handle)
+        wanted = np.einsum(text, REFERENCES[name](x.astype(np.longdouble)), y)
+        np.testing.assert_allclose(found, wanted.astype(float), rtol=1e-12)
+    alone = ct.contract("ij->ji", shifted.astype("f2"), operators=(name,), handle=handle)
+    wide = REFERENCES[name](x.astype("f2").astype("f8"))
+    if name != "acosh":  # x + 1 is rounded to float16 there
+        np.testing.assert_allclose(alone, wide.T, rtol=2**-10)
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "swish", "soft_plus", "mish", "soft_sign"])
+def test_operators_do_not_overflow(name: str) -> None:
+    x = np.array([-np.inf, -1e308, -800.0, 0.0, 800.0, 1e308, np.inf, np.nan])
+    limits = {
+        "sigmoid": [0, 0, 0, 0.5, 1, 1, 1],
+        "swish": [0, 0, 0, 0, 800, 1e308, np.inf],
+        "soft_plus": [0, 0, 0, np.log(2), 800, 1e308, np.inf],
+        "mish": [0, 0, 0, 0, 800, 1e308, np.inf],
+        "soft_sign": [-1, -1, -800 / 801, 0, 800 / 801, 1, 1],
+    }[name]
+    found = ct.contract("i->i", x, operators=(name,))
+    np.testing.assert_allclose(found[:-1], limits, rtol=1e-15, atol=1e-300)
+    assert np.isnan(found[-1])
+
+
+def test_conj_of_complex_operands(handle: ct.Handle, rng: np.random.Generator) -> None:
+    x = rng.random((30, 40)) + 1j * rng.random((30, 40))
+    y = rng.random((40, 50)) + 1j * rng.random((40, 50))
+    found = ct.contract("ij,jk->ik", x, y, operators=("conj", None), handle=handle)
+    np.testing.assert_allclose(found, x.conj() @ y)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_short_floats_accumulate_in_float32(dtype: str, handle: ct.Handle) -> None:
+    kind = np.dtype(dtype)
+    ones = np.ones(70000, kind)
+    half = np.full(70000, 0.5, kind)
+    found = ct.contract("i,i->", ones, half, handle=handle)
+    assert found.dtype == kind
+    assert float(found) == float(np.float32(35000).astype(kind))
+    total = ct.contract("i->", half, handle=handle)
+    assert float(total) == float(np.float32(35000).astype(kind))
+
+
+@pytest.mark.parametrize("size", [3, 40])
+def test_bfloat16(size: int, handle: ct.Handle, rng: np.random.Generator) -> None:
+    x, y = (rng.standard_normal((size, size)).astype(ml_dtypes.bfloat16) for _ in range(2))
+    for text in ("ij,jk->ik", "ij,ij->ji", "ij,jk->k"):
+        found = ct.contract(text, x, y, handle=handle)
+        assert found.dtype == ml_dtypes.bfloat16
+        terms, output = text.split("->")
+        assert_within_bound(found, terms.split(","), output, [x, y])
+
+
+def test_mixed_types_promote_as_numpy_does(handle: ct.Handle, rng: np.random.Generator) -> None:
+    for one, two in (("f8", "c16"), ("f4", "f8"), ("i4", "f4"), ("?", "i2"), ("f2", "c8")):
+        x, y = (rng.integers(0, 2, (40, 40)).astype(kind) for kind in (one, two))
+        found = ct.contract("ij,jk->ik", x, y, handle=handle)
+        assert found.dtype == np.result_type(x, y)
+        np.testing.assert_allclose(found, np.einsum("ij,jk->ik", x, y), rtol=1e-3)
+
+
+# --- notation -----------------------------------------------------------------------------------
+
+
+def test_hashable_and_unicode_labels() -> None:
+    found = ct.contract(A, ["row", ("bond", 1)], B, [("bond", 1), 3.5], ["row", 3.5])
+    np.testing.assert_allclose(found, A @ B)
+    np.testing.assert_allclose(ct.contract("éß,ßü->éü", A, B), A @ B)
+    implied = ct.contract(A, ["b", "a"], B, ["a", "c"])
+    np.testing.assert_allclose(implied, A @ B)
+
+
+def test_a_hundred_operands_and_two_hundred_labels(rng: np.random.Generator) -> None:
+    matrices = [rng.random((2, 2, 1)) for _ in range(100)]
+    arguments: list[Any] = []
+    for at, matrix in enumerate(matrices):
+        arguments += [matrix, [("bond", at), ("bond", at + 1), ("free", at)]]
+    output = [("bond", 0), ("bond", 100)]
+    wanted = np.linalg.multi_dot([matrix[:, :, 0] for matrix in matrices])
+    np.testing.assert_allclose(ct.contract(*arguments, output), wanted, rtol=1e-10)
+
+
+# --- limits and refusals ------------------------------------------------------------------------
+
+
+def test_memory_limit_is_kept_before_anything_is_allocated() -> None:
+    out = np.full((2, 4), 7.0)
+    with pytest.raises(ct.InsufficientWorkspaceError, match=r"needs 64 bytes.*limit is 10 bytes"):
+        ct.contract("ij,jk->ik", A, B, memory_limit=10)
+    chain = [np.ones((100, 100), order=order) for order in "FCF"]
+    with pytest.raises(MemoryError, match="bytes"):
+        ct.contract("ij,jk,kl->il", *chain, memory_limit=1000, out=np.empty((100, 100)))
+    ct.contract("ij,jk->ik", A, B, memory_limit=64)
+    ct.contract("ij,jk->ik", A, B, memory_limit=0, out=out)
+    np.testing.assert_allclose(out, A @ B)
+
+
+def test_more_than_the_machine_has_is_refused() -> None:
+    huge = np.broadcast_to(np.float64(1), (1 << 20,))
+    with pytest.raises(ct.InsufficientWorkspaceError, match="bytes are free"):
+        ct.contract("i,j->ij", huge, huge)
+
+
+REFUSALS: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
+    (("ij,jk", A, A), {}, ct.InvalidValueError, "mode 'j': operand 0 has 3, operand 1 has 2"),
+    (("ijk", A), {}, ct.InvalidValueError, "operand 0 has 2 dimensions and 3 labels"),
+    (("ij,jk", A), {}, ct.InvalidValueError, "2 terms, 1 operands"),
+    (("i$", A), {}, ct.InvalidValueError, r"\$"),
+    (("ij->z", A), {}, ct.InvalidValueError, "'z'"),
+    (("ij,jk", A, B), {"order": "X"}, ct.InvalidValueError, "'X'"),
+    (("ij,jk", A, B), {"beta": 2}, ct.InvalidValueError, "no c"),
+    (("ij,jk", A, B), {"c": np.ones(3)}, ct.InvalidValueError, r"\(3,\).*\(2, 4\)"),
+    (("ij,jk", A, B), {"c": np.ones(3), "beta": 0}, ct.InvalidValueError, r"\(3,\)"),
+    (("ij,jk", A, B), {"alpha": 1j}, ct.InvalidValueError, "real"),
+    (("ij,jk", A, B), {"alpha": "x"}, ct.InvalidValueError, "scalar"),
+    (("ij,jk", A, B), {"alpha": [1, 2]}, ct.InvalidValueError, "scalar"),
+    (("ij,jk", A.astype(int), B.astype(int)), {"alpha": 0.5}, ct.InvalidValueError, "int64"),
+    (("ij,jk", A, B), {"out": np.ones(3)}, ct.InvalidValueError, r"\(3,\)"),
+    (("ij,jk", A, B), {"out": [1]}, ct.UnsupportedTypeError, "list"),
+    (("ij,jk", A, B), {"out": np.ones((2, 4), int)}, ct.UnsupportedTypeError, "int64.*float64"),
+    (("ij,jk", A, B), {"operators": ("conj",)}, ct.InvalidValueError, "2 operands, 1 operators"),
+    (("ij,jk", A, B), {"operators": ("x", None)}, ct.InvalidValueError, "'x'.*sqrt"),
+    (("ij,jk", A + 0j, B), {"operators": ("sqrt", None)}, ct.UnsupportedTypeError, "operand 0"),
+    (("ij,jk", A, B), {"compute_type": "16F"}, ct.UnsupportedTypeError, "64F, 32F, 8XINT8"),
+    (("ij,jk", A, B), {"compute_type": "7F"}, ct.InvalidValueError, "'7F'"),
+    (("ij,jk,kl", A, B, B.T), {"optimize": "nonsense"}, ct.InvalidValueError, "'nonsense'"),
+    (("ij,jk,kl", A, B, B.T), {"optimize": [(0, 5)]}, ct.InvalidValueError, r"\(0, 5\)"),
+    (("ij,jk", A, B), {"memory_limit": -1}, ct.InvalidValueError, "-1"),
+    (("ij,jk", A, B), {"memory_limit": "much"}, ct.InvalidValueError, "'much'"),
+    (("i", np.array(["x"])), {}, ct.UnsupportedTypeError, "str"),
+    (("i,i", np.ones(2, ml_dtypes.bfloat16), np.ones(2, "f2")), {}, TypeError, "bfloat16"),
+    ((3.0,), {}, ct.InvalidValueError, "float"),
+    ((A, 3), {}, ct.InvalidValueError, "3"),
+]
+
+
+@pytest.mark.parametrize("case", range(len(REFUSALS)))
+def test_refusals_name_the_rule_and_the_values(case: int) -> None:
+    arguments, options, kind, text = REFUSALS[case]
+    with pytest.raises(kind, match=text):
+        ct.contract(*arguments, **options)
+    if "out" not in options and len(arguments) == 3:
+        out = np.full((2, 4), 7.0)
+        with pytest.raises(kind):
+            ct.contract(*arguments, **options, out=out)
+        assert (out == 7).all(), "out is untouched by a refused call"
+
+
+def test_an_output_may_not_overlap_itself_or_be_read_only() -> None:
+    twice = np.lib.stride_tricks.as_strided(np.zeros(4), (2, 4), (0, 8))
+    with pytest.raises(ct.InvalidValueError, match="overlap itself"):
+        ct.contract("ij,jk->ik", A, B, out=twice)
+    frozen = np.zeros((2, 4))
+    frozen.flags.writeable = False
+    with pytest.raises(ct.InvalidValueError, match="read-only"):
+        ct.contract("ij,jk->ik", A, B, out=frozen)
+
+
+# --- expressions --------------------------------------------------------------------------------
+
+
+def test_expression_object(rng: np.random.Generator) -> None:
+    product = ct.contract_expression("ij,jk->ik", (2, 3), (3, 4))
+    np.testing.assert_allclose(product(np.asfortranarray(A), np.asfortranarray(B)), A @ B)
+    np.testing.assert_allclose(product(A, B), A @ B)  # another memory order
+    c = rng.random((2, 4))
+    np.testing.assert_allclose(product(A, B, c=c, alpha=2, beta=3), 2 * (A @ B) + 3 * c)
+    out = np.empty((2, 4))
+    assert product(A, B, out=out) is out
+    assert "Gemm" in str(product)
+    assert "candidates" in product.explain()
+    for operands, kind, text in (
+        ((A,), ct.InvalidValueError, "2 operands: 1"),
+        ((A, B.T), ct.InvalidValueError, r"\(3, 4\).*\(4, 3\)"),
+        ((A, B.astype("f4")), ct.UnsupportedTypeError, "float64.*float32"),
+    ):
+        with pytest.raises(kind, match=text):
+            product(*operands)
+
+
+def test_expression_from_descriptors_and_constants() -> None:
+    row_major = ct.TensorDescriptor((3, 4), (4, 1))
+    product = ct.contract_expression("ij,jk->ik", A, row_major, constants=[0])
+    np.testing.assert_allclose(product(B), A @ B)
+    single = ct.contract_expression("ij,jk->ik", (2, 3), (3, 4), dtype="float32", order="C")
+    assert single(A.astype("f4"), B.astype("f4")).dtype == np.float32
+    with pytest.raises(ct.InvalidValueError, match="Constant 1"):
+        ct.contract_expression("ij,jk->ik", A, (3, 4), constants=[1])
+    with pytest.raises(ct.InvalidValueError, match="shape"):
+        ct.contract_expression("ij,jk->ik", A, 3.5)
+
+
+# --- the plan cache and threads -----------------------------------------------------------------
+
+
+def test_a_cached_call_neither_parses_nor_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ct.Handle() as handle:
+        first = ct.contract("ij,jk->ki", A, B, handle=handle)
+
+        def refuse(*_: Any) -> None:
+            raise AssertionError("a cached call came here")
+
+        for name in ("parse", "operation_for", "call_for"):
+            monkeypatch.setattr(request, name, refuse)
+        np.testing.assert_array_equal(ct.contract("ij,jk->ki", A, B, handle=handle), first)
+        assert handle.plans.hits == 1
+
+
+def test_a_disabled_cache_plans_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTENSOR_DISABLE_PLAN_CACHE", "1")
+    with ct.Handle() as handle:
+        for _ in range(3):
+            np.testing.assert_allclose(ct.contract("ij,jk->ik", A, B, handle=handle), A @ B)
+        assert len(handle.plans) == 0
+
+
+def mixed_calls(handle: ct.Handle, seed: int, wrong: list[str]) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(120):
+        n = int(rng.choice((3, 8, 40, 130)))
+        x, y = rng.random((n, n)), rng.random((n, n))
+        for text in ("ij,jk->ik", "ij,kj->ki", "ij,ij->i", "ij->ji", "ij->j"):
+            operands = (x, y) if "," in text else (x,)
+            if not np.allclose(
+                ct.contract(text, *operands, handle=handle), np.einsum(text, *operands)
+            ):
+                wrong.append(f"{text} {n}")
+
+
+def test_many_threads_share_a_handle() -> None:
+    wrong: list[str] = []
+    with ct.Handle(cache_lines=4) as handle:
+        threads = [
+            threading.Thread(target=mixed_calls, args=(handle, seed, wrong)) for seed in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(handle.plans) <= 4
+    assert not wrong
+
+
+def test_the_number_of_threads_does_not_change_a_bit(rng: np.random.Generator) -> None:
+    x, y = rng.random((24, 30, 28, 10)), rng.random((28, 9, 24, 11))
+    z = rng.random((3, 200_000))
+    cases = [
+        ("abcd,cea->bde", (x, y[..., 0])),
+        ("abcd,ceaf->bdef", (x, y)),
+        ("abcd->dbca", (x,)),
+        ("abcd->b", (x,)),
+        ("ai,bi->ab", (z, z)),
+        ("ai->", (z,)),
+    ]
+    for text, operands in cases:
+        results = []
+        for threads in (1, 2, 5):
+            with ct.Handle(threads=threads) as handle:
+                results.append(ct.contract(text, *operands, handle=handle))
+        for other in results[1:]:
+            np.testing.assert_array_equal(results[0], other)
