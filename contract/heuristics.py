@@ -63,6 +63,11 @@ class Machine:
         shuffled = elements / self.transpose_rate if transposed else 0.0
         return self.stream_seconds(elements, run, dtype) + moved + shuffled
 
+    def add_seconds(self, elements: int, dtype: str) -> float:
+        """Adding a partial sum to another: two reads and a write."""
+        moved = 3 * elements * item_size(dtype)
+        return moved / self._panel_rate(elements * item_size(dtype))
+
     def imbalance(self, blocks: int, product: int) -> float:
         """What threads that wait cost: a lone block has BLAS's threads, if its product is large."""
         if blocks == 1:

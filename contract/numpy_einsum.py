@@ -16,6 +16,7 @@ from contract.handle import Handle, default_handle
 from contract.layout import overlaps
 from contract.order import contraction_path, is_path_name
 from contract.request import (
+    Layout,
     Options,
     Written,
     as_array,
@@ -24,6 +25,7 @@ from contract.request import (
     layouts_of,
     resolve_notation,
 )
+from contract.run.call import Call
 from contract.run.host_views import Array
 
 __all__ = ["einsum", "einsum_path"]
@@ -93,9 +95,9 @@ def _einsum(
         shape = tuple(extents[mode] for mode in expression.output)
         _check_out(out, shape)
         if out.shape == shape and not overlaps(out.shape, out.strides):
-            call = call_for(handle, written, layouts, options, layout_of(out))
+            call = _call(handle, written, layouts, options, layout_of(out))
             return call.into(arrays, out, None, 1, 0)
-    call = call_for(handle, written, layouts, options)
+    call = _call(handle, written, layouts, options, None)
     result = call.fresh(arrays, 1)
     if out is not None:
         np.copyto(out, result, casting="unsafe")
@@ -104,6 +106,22 @@ def _einsum(
         flat = [part for each in layouts for part in each]
         handle.plans.put((operands[0], "numpy", order, casting, _frozen(optimize), *flat), call)
     return result if result.ndim else result[()]
+
+
+def _call(
+    handle: Handle,
+    written: Written,
+    layouts: Sequence[Layout],
+    options: Options,
+    out: Layout | None,
+) -> Call:
+    """The planned call, from the cache where it is there."""
+    key = (written, options, *layouts, out)
+    call = handle.plans.get(key)
+    if call is None:
+        call = call_for(handle, written, layouts, options, out)
+        handle.plans.put(key, call)
+    return call
 
 
 def einsum_path(*operands: Any, optimize: Any = "greedy") -> tuple[list[Any], str]:

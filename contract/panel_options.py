@@ -341,6 +341,10 @@ def _panel_seconds(
     products = machine.product_seconds(batch, m, n, k, problem.dtype)
     products *= machine.imbalance(blocks_count, m * n * k)
     seconds = machine.call + blocks_count * (machine.block + products)
+    # Every block of k after the first is added to the sum so far.
+    blocks_of_k = prod(c for loop, c in zip(loops, counts, strict=True) if loop.kind is Kind.K)
+    sums = prod(loop.extent for loop in loops if loop.kind is not Kind.K)
+    seconds += (blocks_of_k - 1) * machine.add_seconds(sums, problem.dtype)
     for stride, packed, pair in (
         (STRIDE_A, shape.pack_a, (shape.m, shape.k)),
         (STRIDE_B, shape.pack_b, (shape.k, shape.n)),

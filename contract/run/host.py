@@ -1,7 +1,6 @@
 """Runs a plan on NumPy arrays: each step is prepared once, then called with the slots' arrays."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product as combinations
 from math import prod
@@ -42,7 +41,9 @@ Run = Callable[[Sequence[Array], Any, Any], None]
 SMALL_ELEMENTS = 1 << 13
 SMALL_PRODUCT = 1 << 15
 TILE_ELEMENTS = 1 << 16  # of an elementwise block: three float64 operands fit L2
-BATCH_FLOPS = 1 << 24  # from here on a batch of products is spread over our threads
+BATCH_FLOPS = 1 << 24  # from here on a batch of products is spread over our threads,
+BATCH_PARTS = 8  # if it has that many parts; fewer have BLAS's threads, whatever the number of ours
+LINE_ELEMENTS = 64  # of a tile along the fastest dimension of every operand
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +166,12 @@ class HostExecutor:
                 if scaled and alpha != 1:
                     np.multiply(three, alpha, out=three)
 
-            ranges = self.workers.split(out.shape[0], 1)
-            with blas_threads().single() if len(ranges) > 1 else nullcontext():
-                self.workers.map(part, ranges)
+            with blas_threads().single():
+                self.workers.map(part, self.workers.split(out.shape[0], 1))
 
         flops = 2 * step.extent(*Kind)
-        return run_split if batch and flops > BATCH_FLOPS else run
+        shared = batch and batch[0].extent >= BATCH_PARTS and flops > BATCH_FLOPS
+        return run_split if shared else run
 
     def _loops(self, plan: Plan, step: Gett) -> Run:
         """Loop by loop on the operands where they lie; other types are converted first."""
@@ -266,7 +267,7 @@ class HostExecutor:
         reads = [(_ordered(plan, s.view, extents, order), s) for s in step.sources]
         write = _ordered(plan, step.target, extents, order)
         plus = None if step.addend is None else _ordered(plan, step.addend, extents, order)
-        tiles = _tiles(extents)
+        tiles = _tiles(extents, _line_dimensions(step, order))
 
         def run(slots: Sequence[Array], alpha: Any, beta: Any) -> None:
             sources = [(read(slots[s.view.slot]), s.operator) for read, s in reads]
@@ -486,16 +487,28 @@ def _arithmetic_type(source: str, target: str) -> str:
     return np.result_type(np.dtype(source), np.dtype(target)).name
 
 
-def _tiles(extents: tuple[int, ...]) -> list[tuple[slice, ...]]:
-    """Slices that cover the extents: inner dimensions whole as long as they fit."""
-    blocks = list(extents)
-    for at in range(len(extents)):
-        inner = prod(blocks[at + 1 :])
-        if inner * blocks[at] <= TILE_ELEMENTS:
-            break
-        blocks[at] = max(1, min(blocks[at], TILE_ELEMENTS // max(inner, 1)))
+def _line_dimensions(step: Elementwise, order: Sequence[int]) -> set[int]:
+    """The places in ``order`` of each operand's fastest dimension."""
+    views = [step.target, *(source.view for source in step.sources)]
+    places = set()
+    for view in views:
+        moving = [at for at in order if view.strides[at] and step.extents[at] > 1]
+        if moving:
+            places.add(order.index(min(moving, key=lambda at: abs(view.strides[at]))))
+    return places
+
+
+def _tiles(extents: tuple[int, ...], lines: set[int]) -> list[tuple[slice, ...]]:
+    """Slices that cover the extents in blocks that stay in cache, the last dimension fastest.
+
+    Every operand's fastest dimension gets whole cache lines; then inner dimensions grow first.
+    """
+    blocks = [min(n, LINE_ELEMENTS) if at in lines else 1 for at, n in enumerate(extents)]
+    for at in reversed(range(len(extents))):
+        room = TILE_ELEMENTS // max(prod(blocks) // max(blocks[at], 1), 1)
+        blocks[at] = max(blocks[at], min(extents[at], room))
     ranges = [
-        [slice(start, start + block) for start in range(0, extent, block or 1)]
+        [slice(start, start + block) for start in range(0, extent, max(block, 1))]
         for extent, block in zip(extents, blocks, strict=True)
     ]
     return list(combinations(*ranges))

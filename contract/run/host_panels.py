@@ -146,9 +146,9 @@ class PanelProduct:
                 else:
                     self._sum(chain, a, b, partial[at][part], target)
 
-        ranges = self.workers.split(len(jobs), 1)
-        with blas_threads().single() if len(ranges) > 1 else nullcontext():
-            self.workers.map(run, ranges)
+        # Whether BLAS has its threads depends on the plan, not on ours: so do its bits.
+        with blas_threads().single() if len(jobs) > 1 else nullcontext():
+            self.workers.map(run, self.workers.split(len(jobs), 1))
         if partial is not None:
             for sum_, panels in zip(self.sums, partial, strict=True):
                 used = self._variant_of(sum_[0][0]).d.elements

@@ -34,7 +34,10 @@ AXPY_EXTENT = 16  # from here on vectors along d beat sums along k
 
 def compiled(function: Function) -> Function:
     """``function`` compiled at its first call, kept on disk, run without the GIL."""
-    return cast(Function, numba.njit(nogil=True, cache=True)(function))
+    try:
+        return cast(Function, numba.njit(nogil=True, cache=True)(function))
+    except RuntimeError:  # no folder to keep it in can be written: it is compiled every time
+        return cast(Function, numba.njit(nogil=True)(function))
 
 
 class NumbaKernels(NumpyKernels):

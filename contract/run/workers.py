@@ -12,6 +12,13 @@ __all__ = ["Workers"]
 Range = tuple[int, int]
 
 
+def usable_cores() -> int:
+    """Cores this process may run on, where the system says; else all cores."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Workers:
     """Runs function(begin, end) on parts of a range; usable from many threads at once.
 
@@ -20,7 +27,7 @@ class Workers:
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        self.threads = threads or len(os.sched_getaffinity(0))
+        self.threads = threads or usable_cores()
         self._inside = threading.local()
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None

@@ -144,6 +144,15 @@ def test_the_environment_table_and_the_readme_agree() -> None:
         assert f"| `{variable.name}` | {variable.meaning} |" in text
 
 
+def test_ci_runs_the_command_of_the_readme() -> None:
+    root = PACKAGE.parent
+    if not (root / "README.md").exists():
+        pytest.skip("the README is not beside an installed package")
+    command = "pip install '.[test]' && pytest -n 2"
+    assert command in (root / "README.md").read_text().splitlines()
+    assert command in (root / ".ci" / "run").read_text().splitlines()
+
+
 def test_environment_variables_are_read_in_config_only() -> None:
     readers = {
         name

@@ -1,0 +1,195 @@
+"""The host kernels of both families against plain NumPy, prepared once and called on blocks."""
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from contract.run.host_kernels import HostKernels, flatten, strided_view
+from contract.run.kernel_families import load_kernels
+from contract.run.workers import Workers
+
+WORKERS = Workers(3)
+FAMILIES = {family: load_kernels(family, WORKERS) for family in ("numba", "numpy")}
+TYPES = ("bool", "int8", "uint16", "int32", "int64", "float16", "float32", "float64", "complex64",
+         "complex128", "bfloat16", "longdouble")  # fmt: skip
+
+common = settings(max_examples=120, deadline=None, derandomize=True)
+families = pytest.mark.parametrize("kernels", FAMILIES.values(), ids=list(FAMILIES))
+# Extents around the edges of tiles and strips, and small ones that must not waste lines.
+sizes = st.sampled_from((1, 2, 3, 5, 17, 31, 63, 64, 65, 129))
+
+
+@st.composite
+def permutations(draw: st.DrawFn) -> tuple[list[int], list[int], list[int]]:
+    extents = draw(st.lists(sizes, min_size=1, max_size=4))
+    while np.prod(extents) > 300_000:
+        extents[int(np.argmax(extents))] //= 2
+    axes = draw(st.permutations(range(len(extents))))
+    signs = [draw(st.sampled_from((1, 1, 1, -1, 0))) for _ in extents]
+    return extents, list(axes), signs
+
+
+@families
+@common
+@given(permutations(), st.sampled_from(TYPES), st.integers(0, 5))
+def test_copies(
+    kernels: HostKernels, case: tuple[list[int], list[int], list[int]], dtype: str, shift: int
+) -> None:
+    """target[i] = source[i], bit for bit, nothing else written."""
+    extents, axes, signs = case
+    kind = np.dtype(dtype)
+    rng = np.random.default_rng(int(np.prod(extents)))
+    source = rng.integers(0, 2, [2 * n for n in extents]).astype(kind)
+    view = source[tuple(slice(None, None, 2) for _ in extents)].transpose(axes)
+    view = view[tuple(slice(None, None, -1) if sign < 0 else slice(None) for sign in signs)]
+    view = np.broadcast_to(
+        view[tuple(slice(0, 1) if s == 0 else slice(None) for s in signs)], view.shape
+    )
+    target = np.zeros([n + 1 for n in view.shape[::-1]], kind).T
+    inside = target[tuple(slice(1, None) for _ in view.shape)]
+    flat, origin = flatten(view)
+    into, start = flatten(target)
+    offset = sum(s // kind.itemsize for s in target.strides)
+    strides = [[s // kind.itemsize for s in x.strides] for x in (view, inside)]
+    run = kernels.copy(view.shape, *strides, kind.name, kind.name)
+    run(flat, origin, into, start + offset)
+    np.testing.assert_array_equal(inside.astype("c16"), view.astype("c16"))
+    inside[...] = 0
+    assert not target.any(), "elements outside the block were written"
+
+
+@families
+@pytest.mark.parametrize("target", ["float32", "float64", "complex128", "int64", "float16"])
+@pytest.mark.parametrize("source", ["bool", "int32", "float16", "bfloat16", "float32", "float64"])
+def test_converting_copies(kernels: HostKernels, source: str, target: str) -> None:
+    x = np.arange(70 * 90).reshape(70, 90) % 120
+    x = x.astype(np.dtype(source))
+    y = np.empty((90, 70), np.dtype(target))
+    kernels.copy((70, 90), (90, 1), (1, 70), source, target)(x.reshape(-1), 0, y.reshape(-1), 0)
+    np.testing.assert_array_equal(y, x.T.astype(np.dtype(target)))
+
+
+@families
+def test_copies_keep_the_payload_of_nans(kernels: HostKernels) -> None:
+    bits = np.arange(100 * 80, dtype=np.uint64) | np.uint64(0x7FF8000000000000)
+    x, y = bits.view("f8"), np.empty(8000)
+    kernels.copy((100, 80), (80, 1), (1, 100), "float64", "float64")(x, 0, y, 0)
+    np.testing.assert_array_equal(y.view("u8").reshape(80, 100), bits.reshape(100, 80).T)
+
+
+@families
+@common
+@given(permutations(), st.integers(0, 4), st.sampled_from(("float64", "float32", "int32", "bool")))
+def test_reductions(
+    kernels: HostKernels, case: tuple[list[int], list[int], list[int]], kept: int, dtype: str
+) -> None:
+    extents, axes, _ = case
+    kept = min(kept, len(extents))
+    rng = np.random.default_rng(int(np.sum(extents)))
+    x = rng.integers(0, 9, extents).astype(dtype).transpose(axes)
+    strides = [s // x.itemsize for s in x.strides]
+    wanted = np.add.reduce(x, axis=tuple(range(kept, x.ndim)), dtype=x.dtype)
+    found = np.empty(x.shape[:kept], dtype, order="F")
+    steps = [s // x.itemsize for s in found.strides]
+    run = kernels.reduce(
+        x.shape[:kept], strides[:kept], steps, x.shape[kept:], strides[kept:], dtype, np.add
+    )
+    flat, origin = flatten(x)
+    run(flat, origin, *flatten(found))
+    np.testing.assert_array_equal(found, wanted)
+
+
+@families
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float64", "longdouble", "object"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_stacks_of_matrix_products(
+    kernels: HostKernels, dtype: str, transposed: bool, rng: np.random.Generator
+) -> None:
+    a = rng.integers(0, 3, (4, 9, 17)).astype(dtype)
+    b = rng.integers(0, 3, (1, 17, 13)).astype(dtype)
+    out = np.empty((4, 13, 9), dtype).swapaxes(1, 2) if transposed else np.empty((4, 9, 13), dtype)
+    if transposed:
+        a = np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2)
+    kernels.matmul(dtype)(a, b, out)
+    np.testing.assert_array_equal(out, np.matmul(a, b))
+
+
+@families
+@common
+@given(
+    st.lists(st.tuples(st.sampled_from("lmnk"), st.sampled_from((1, 2, 3, 8, 17, 40))), max_size=5),
+    st.sampled_from(("float64", "complex64", "int32", "bool")),
+)
+def test_direct_products(kernels: HostKernels, loops: list[tuple[str, int]], dtype: str) -> None:
+    while np.prod([n for _, n in loops]) > 100_000:
+        loops = loops[1:]
+    rng = np.random.default_rng(len(loops))
+    of = [[at for at, (kind, _) in enumerate(loops) if kind != lacks] for lacks in "nmk"]
+    arrays = [rng.integers(0, 3, [loops[at][1] for at in chosen]).astype(dtype) for chosen in of]
+    a, b, d = arrays
+    table: list[Any] = []
+    for at, (kind, extent) in enumerate(loops):
+        strides = tuple(
+            x.strides[chosen.index(at)] // x.itemsize if at in chosen else 0
+            for x, chosen in zip(arrays, of, strict=True)
+        )
+        table.append((kind, extent, strides))
+    wanted = np.einsum(a, of[0], b, of[1], of[2])
+    kernels.loops(dtype, table)(*flatten(a), *flatten(b), *flatten(d))
+    np.testing.assert_array_equal(d, wanted)
+
+
+def test_flat_memory_sees_every_element(rng: np.random.Generator) -> None:
+    x = rng.random((6, 7, 8))
+    for view in (
+        x,
+        x.T,
+        x[::-1],
+        x[::2, ::-3],
+        x[:, :0],
+        np.broadcast_to(x[0], (3, 7, 8)),
+        x[0, 0, 0:1],
+    ):
+        flat, origin = flatten(view)
+        assert flat.ndim == 1
+        assert np.shares_memory(flat, x) or not view.size
+        strides = [s // 8 for s in view.strides]
+        np.testing.assert_array_equal(strided_view(flat, origin, view.shape, strides), view)
+
+
+def test_workers_share_a_range_and_raise_what_fails() -> None:
+    workers = Workers(4)
+    seen: list[int] = []
+    workers.map(lambda begin, end: seen.extend(range(begin, end)), workers.split(103, 5))
+    assert sorted(seen) == list(range(103))
+    assert workers.split(103, 60) == [(0, 103)]
+
+    def fail(begin: int, end: int) -> None:
+        if begin:
+            raise KeyError(begin)
+
+    with pytest.raises(KeyError):
+        workers.map(fail, workers.split(100, 1))
+    workers.close()
+
+
+def test_workers_do_not_wait_for_each_other() -> None:
+    """Nested and concurrent use ends: a caller takes back what no thread has begun."""
+    workers = Workers(2)
+
+    def nested(begin: int, end: int) -> None:
+        workers.map(lambda a, b: None, workers.split(10, 1))
+
+    threads = [
+        threading.Thread(target=lambda: workers.map(nested, workers.split(50, 1))) for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+        assert not thread.is_alive()
+    workers.close()
