@@ -19,6 +19,7 @@ from contract.products import (
     STRIDE_D,
     Option,
     ProductProblem,
+    Stride,
     extent_of,
     loop_table,
     product_step,
@@ -74,7 +75,16 @@ def elementwise_options(
         View(problem.c.slot, tuple(map(problem.c.stride, d.modes))) if problem.c else None,
     )
     seconds = machine.call + prod(extents) / (2 * machine.transpose_rate)
+    along = _fastest(loops, STRIDE_D)
     for stride in (STRIDE_A, STRIDE_B, STRIDE_D):
         own = [loop for loop in loops if stride(loop)]
         seconds += machine.stream_seconds(extent_of(own), machine.line, problem.dtype)
+        if along is not None and stride(along) and _fastest(loops, stride) is not along:
+            seconds += prod(extents) / machine.transpose_rate
     yield Option(Algo.ELEMENTWISE, seconds, "element by element, nothing summed", (step,), d)
+
+
+def _fastest(loops: tuple[Loop, ...], stride: Stride) -> Loop | None:
+    """The loop that runs nearest in memory, None for a scalar."""
+    own = [loop for loop in loops if stride(loop)]
+    return min(own, key=lambda loop: abs(stride(loop)), default=None)

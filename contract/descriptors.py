@@ -96,6 +96,7 @@ class Algo(Enum):
     GETT = "gett"  # one product on strided operands, packed panel by panel
     TTGT = "ttgt"  # permutations, a matrix product, a permutation
     ELEMENTWISE = "elementwise"  # nothing summed: products of elements
+    ONE_PASS = "one pass"  # no product: elements permuted or reduced
 
 
 @dataclass(frozen=True, slots=True)

@@ -421,7 +421,8 @@ def _slot_name(plan: Plan, slot: int) -> str:
     kind = plan.slots[slot].kind
     if kind is SlotKind.INPUT:
         return f"T{slot}"
-    return {SlotKind.OUTPUT: "D", SlotKind.ADDEND: "C"}.get(kind, f"W{slot - plan.inputs}")
+    given = plan.inputs + 1 + (plan.addend is not None)
+    return {SlotKind.OUTPUT: "D", SlotKind.ADDEND: "C"}.get(kind, f"W{slot - given}")
 
 
 def modes_text(plan: Plan, modes: Sequence[int]) -> str:

@@ -241,7 +241,7 @@ class _Builder:
         view = View(target.slot, target.strides)
         plus = self._view(addend, target.modes)
         if not reduced:
-            self._add(Permute(source, view, extents, modes, scaled, plus), "one pass over the data")
+            self._add(Permute(source, view, extents, modes, scaled, plus), "every element read once")
             return
         self._add(
             Reduce(
@@ -254,7 +254,7 @@ class _Builder:
                 scaled=scaled,
                 addend=plus,
             ),
-            "one pass over the data",
+            "every element read once",
         )
 
     def _reduce_lone_modes(self, terms: list[Term], needed: set[int]) -> list[Term]:
@@ -361,7 +361,7 @@ class _Builder:
         moved = sum(self.slots[slot].bytes for slot in step_slots(step))
         seconds = self.machine.call + moved / self.machine.memory_bandwidth
         self.steps.append(step)
-        self.considered.append((Candidate(Algo.ELEMENTWISE, seconds, reason, chosen=True),))
+        self.considered.append((Candidate(Algo.ONE_PASS, seconds, reason, chosen=True),))
 
 
 def _consumer(pairs: Sequence[Pair], at: int, terms: Sequence[Term]) -> frozenset[int]:
@@ -386,6 +386,7 @@ def _orders(
     n = tuple(mode for mode in b.fastest_first if mode in modes and mode not in batch)
     yield (*m, *n, *batch)
     yield (*n, *m, *batch)
+    yield (*batch, *m, *n)
     if summed_next:
         kept_m, next_m = _split(m, summed_next)
         kept_n, next_n = _split(n, summed_next)
