@@ -241,7 +241,9 @@ class _Builder:
         view = View(target.slot, target.strides)
         plus = self._view(addend, target.modes)
         if not reduced:
-            self._add(Permute(source, view, extents, modes, scaled, plus), "every element read once")
+            self._add(
+                Permute(source, view, extents, modes, scaled, plus), "every element read once"
+            )
             return
         self._add(
             Reduce(
