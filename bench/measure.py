@@ -4,30 +4,38 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, log, nan
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from bench.reference import Reference
+
 Run = Callable[[], Any]
+
+SHORT_SAMPLE_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One piece of work: what each contestant runs, its cost, and the right answer.
+    """One piece of work: what each contestant runs, the right answer, the least it costs.
 
-    ``runs`` maps a contestant's name to its call, ours first. ``flops`` and ``bytes`` are the
-    least any implementation does and moves; 0 where a bound says nothing.
+    ``runs`` maps a contestant's name to its call, ours first. ``flops`` (real operations) and
+    ``bytes`` (read + written) are the least an implementation does and moves; where both are 0
+    there is no bound. ``short`` calls are timed many at a time. With ``packed`` a result that
+    is not column-major without gaps is wrong.
     """
 
     name: str
     runs: Mapping[str, Run]
-    reference: Callable[[], Array]
+    reference: Callable[[], Reference]
     flops: float = 0.0
     bytes: float = 0.0
-    tolerance: float = 1e-10
+    packed: bool = False
+    short: bool = False
+    note: str = ""
+    extents: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,130 +46,160 @@ class Ceilings:
     bandwidth: float
 
     def bound(self, case: Case) -> float:
-        """The least seconds: max(FLOPs / peak, bytes / bandwidth)."""
-        return max(case.flops / self.flops, case.bytes / self.bandwidth)
+        """The least seconds: max(FLOPs / peak, bytes / bandwidth); NaN where nothing is known."""
+        return max(case.flops / self.flops, case.bytes / self.bandwidth) or nan
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One contestant in one case: the cold first call, samples in seconds, its error.
+
+    ``failure`` says why the result does not count; a failed contestant has no samples.
+    """
+
+    first: float
+    samples: tuple[float, ...] = ()
+    error: float = nan
+    failure: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """The median sample; NaN for a failed contestant."""
+        return median(self.samples) if self.samples and not self.failure else nan
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The outcome of a case: seconds per contestant (medians), the first call, and errors."""
+    """The outcomes of a case, ours first, and the bound in seconds."""
 
-    name: str
-    seconds: Mapping[str, float]
-    first: float
+    case: Case
+    outcomes: Mapping[str, Outcome]
     bound: float
-    flops: float
-    failed: Mapping[str, str] = field(default_factory=dict)
+    tolerance: float
+
+    @property
+    def name(self) -> str:
+        """The case's name."""
+        return self.case.name
 
     @property
     def ours(self) -> float:
-        """Our seconds: the first contestant's."""
-        return next(iter(self.seconds.values()))
+        """Our median seconds."""
+        return next(iter(self.outcomes.values())).seconds
 
     @property
-    def best_peer(self) -> float:
-        """The seconds of the fastest peer that gave the right answer."""
-        peers = [s for name, s in list(self.seconds.items())[1:] if name not in self.failed]
-        return min(peers, default=float("nan"))
+    def ratios(self) -> Mapping[str, float]:
+        """Peer's seconds / our seconds for each peer; above 1 we are faster."""
+        peers = list(self.outcomes.items())[1:]
+        return {name: outcome.seconds / self.ours for name, outcome in peers}
 
     @property
     def ratio(self) -> float:
-        """How many times as fast as the best peer we are; NaN where we are wrong."""
-        return (
-            float("nan") if next(iter(self.seconds)) in self.failed else self.best_peer / self.ours
-        )
+        """How many times as fast as the best right peer we are; NaN where we are wrong."""
+        return min((ratio for ratio in self.ratios.values() if ratio == ratio), default=nan)
 
     @property
     def fraction(self) -> float:
-        """The part of the bound that is reached."""
+        """The part of the bound that is reached: bound / our seconds."""
         return self.bound / self.ours
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """Why, for each contestant whose result does not count."""
+        return {name: each.failure for name, each in self.outcomes.items() if each.failure}
 
 
 def measure(case: Case, ceilings: Ceilings, repeat: int) -> Row:
-    """Run every contestant in turn (A B A B ...); a wrong result is a failed contestant."""
-    reference = case.reference()
-    first: dict[str, float] = {}
-    failed: dict[str, str] = {}
-    for name, run in case.runs.items():
-        first[name], result = timed(run)
-        error = relative_error(result, reference)
-        if not error <= case.tolerance:
-            failed[name] = f"relative error {error:.2e}"
-        del result
-    samples: dict[str, list[float]] = {name: [] for name in case.runs}
-    for _ in range(repeat):
-        for name, run in case.runs.items():
-            samples[name].append(timed(run)[0])
-    medians = {name: median(times) for name, times in samples.items()}
-    ours = next(iter(case.runs))
-    return Row(case.name, medians, first[ours], ceilings.bound(case), case.flops, failed)
-
-
-def timed(run: Run) -> tuple[float, Any]:
-    """(seconds, result) of one call."""
-    begin = time.perf_counter()
-    result = run()
-    return time.perf_counter() - begin, result
-
-
-def per_call(run: Run, seconds: float = 0.02) -> float:
-    """Seconds of one call of something too short to time alone."""
-    count = 1
-    while True:
-        begin = time.perf_counter()
-        for _ in range(count):
-            run()
-        spent = time.perf_counter() - begin
-        if spent >= seconds:
-            return spent / count
-        count *= 4
-
-
-def measure_short(case: Case, repeat: int) -> Row:
-    """As measure, for calls of microseconds: each sample is a mean over many calls."""
-    reference = case.reference()
-    first, _ = timed(next(iter(case.runs.values())))
-    failed = {
-        name: "wrong"
-        for name, run in case.runs.items()
-        if not relative_error(run(), reference) <= case.tolerance
+    """First calls checked, then ``repeat`` rounds of every right contestant (A B A B ...)."""
+    outcomes, tolerance = first_calls(case)
+    right = {name: case.runs[name] for name, each in outcomes.items() if not each.failure}
+    samples = interleaved(right, repeat, case.short)
+    rows = {
+        name: Outcome(each.first, tuple(samples.get(name, ())), each.error, each.failure)
+        for name, each in outcomes.items()
     }
-    samples: dict[str, list[float]] = {name: [] for name in case.runs}
-    for _ in range(repeat):
-        for name, run in case.runs.items():
-            samples[name].append(per_call(run))
-    medians = {name: median(times) for name, times in samples.items()}
-    return Row(case.name, medians, first, float("nan"), case.flops, failed)
+    return Row(case, rows, ceilings.bound(case), tolerance)
 
 
-def relative_error(result: Any, reference: Array) -> float:
-    """max |result - reference| / max |reference|; infinite for a wrong shape."""
+def first_calls(case: Case) -> tuple[dict[str, Outcome], float]:
+    """The cold first call of each contestant, held to the reference; and the tolerance."""
+    reference = case.reference()
+    return {name: first_call(case, run, reference) for name, run in case.runs.items()}, (
+        reference.tolerance
+    )
+
+
+def first_call(case: Case, run: Run, reference: Reference) -> Outcome:
+    """One timed call; an exception is recorded as a failure, with its text."""
+    begin = time.perf_counter()
+    try:
+        result = run()
+    except Exception as error:
+        spent = time.perf_counter() - begin
+        return Outcome(spent, failure=f"{type(error).__name__}: {error}")
+    spent = time.perf_counter() - begin
     found = np.asarray(result)
-    if found.shape != reference.shape:
-        return float("inf")
-    scale = float(np.max(np.abs(reference), initial=0.0)) or 1.0
-    return float(np.max(np.abs(found - reference), initial=0.0)) / scale
+    error = reference.error_of(found)
+    failure = reference.verdict(error)
+    if not failure and case.packed and not found.flags.f_contiguous:
+        failure = "the result is not packed column-major"
+    return Outcome(spent, error=error, failure=failure)
+
+
+def interleaved(runs: Mapping[str, Run], repeat: int, short: bool) -> dict[str, list[float]]:
+    """``repeat`` samples of seconds per call for each run, taken in turn."""
+    counts = {name: calls_for(run) if short else 1 for name, run in runs.items()}
+    samples: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeat):
+        for name, run in runs.items():
+            samples[name].append(sample(run, counts[name]))
+    return samples
+
+
+def sample(run: Run, count: int) -> float:
+    """Seconds of one call: the mean over ``count`` calls in a row."""
+    each = range(count)
+    begin = time.perf_counter()
+    for _ in each:
+        run()
+    return (time.perf_counter() - begin) / count
+
+
+def calls_for(run: Run) -> int:
+    """How many calls take SHORT_SAMPLE_SECONDS."""
+    count = 1
+    while sample(run, count) * count < SHORT_SAMPLE_SECONDS:
+        count *= 2
+    return count
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """exp(mean(log x))."""
-    return exp(sum(map(log, values)) / len(values)) if values else float("nan")
+    """exp(mean(log x)); NaN of nothing."""
+    return exp(sum(map(log, values)) / len(values)) if values else nan
 
 
 def ceilings(dtype: str, threads: int) -> Ceilings:
     """Both ceilings, measured now: the best of five of each."""
-    n = 1536
-    a, b = (np.random.default_rng(0).random((n, n)).astype(dtype) for _ in range(2))
-    factor = 8 if np.iscomplexobj(a) else 2
-    product = min(timed(lambda: np.matmul(a, b))[0] for _ in range(5))
-    size = (128 << 20) // a.itemsize
-    source, target = np.ones(size, dtype), np.empty(size, dtype)
-    edges = [size * part // threads for part in range(threads + 1)]
+    return Ceilings(product_rate(dtype, 1536), copy_rate(threads, 128 << 20))
 
-    def copy(part: int) -> None:
-        where = slice(edges[part], edges[part + 1])
-        np.copyto(target[where], source[where])
+
+def product_rate(dtype: str, n: int) -> float:
+    """Real FLOP/s of the library's n x n matrix product."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.uniform(-1, 1, (n, n)).astype(dtype) for _ in range(2))
+    operations = 8 if np.iscomplexobj(a) else 2
+    return operations * n**3 / min(sample(lambda: np.matmul(a, b), 1) for _ in range(5))
+
+
+def copy_rate(threads: int, size: int) -> float:
+    """Bytes/s (read + written) of a copy of ``size`` bytes shared by ``threads``."""
+    source, target = np.ones(size // 8), np.zeros(size // 8)
+    parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))
 
     with ThreadPoolExecutor(threads) as pool:
-        moved = min(timed(lambda: list(pool.map(copy, range(threads))))[0] for _ in range(5))
-    return Ceilings(factor * n**3 / product, 2 * source.nbytes / moved)
+
+        def copy() -> None:
+            for each in [pool.submit(np.copyto, theirs, mine) for mine, theirs in parts]:
+                each.result()
+
+        return 2 * source.nbytes / min(sample(copy, 1) for _ in range(5))

@@ -1,64 +1,130 @@
-"""The contestants: ours and the peers, each a function of an expression and arrays.
+"""The contestants: ours and the peers, each a function of an expression, arrays and a path.
 
 Peers other than NumPy and opt_einsum are imported only when they are named.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import opt_einsum
 
 import contract
+from bench.reference import Array
 
-Contestant = Callable[..., Any]
+Mode = Literal["fixed", "free"]
+Path = Sequence[tuple[int, ...]]
+Contestant = Callable[[str, Sequence[Array], Path | None], Any]
+Copier = Callable[[Array, Sequence[int]], Any]
 
-DEFAULT = ("numpy", "opt_einsum")
 OURS = "contract"
+DEFAULT = ("numpy", "opt_einsum")
 
 
-def contestants(names: tuple[str, ...], mode: str) -> dict[str, Contestant]:
+def contestants(names: Sequence[str], mode: Mode) -> dict[str, Contestant]:
     """Ours first, then the peers; in mode "fixed" every result is packed column-major."""
-    makers = {"numpy": _numpy, "opt_einsum": _opt_einsum, "torch": _torch, "jax": _jax}
-    unknown = set(names) - set(makers) - {"tblis"}
-    if unknown:
-        raise SystemExit(f"unknown peers {sorted(unknown)}; known are {[*makers, 'tblis']}")
-    makers["tblis"] = _tblis
     chosen: dict[str, Contestant] = {OURS: _ours("F" if mode == "fixed" else "K")}
     for name in names:
-        peer = makers[name]()
+        peer = peer_named(name)
         chosen[name] = _column_major(peer) if mode == "fixed" else peer
     return chosen
 
 
+def peer_named(name: str) -> Contestant:
+    """The peer, imported now; SystemExit says which are known, or what is missing."""
+    if name not in PEERS:
+        raise SystemExit(f"Unknown peer {name!r}: known are {', '.join(PEERS)}.")
+    try:
+        return PEERS[name]()
+    except ImportError as error:
+        raise SystemExit(f"Peer {name!r} cannot be imported: {error}.") from error
+
+
+def copiers(names: Sequence[str]) -> dict[str, Copier]:
+    """x, axes -> x.transpose(axes) packed column-major, by each peer that has its own copy."""
+    makers: Mapping[str, Callable[[], Copier]] = {"numpy": _numpy_copy, "torch": _torch_copy}
+    for name in names:
+        peer_named(name)
+    return {name: makers[name]() for name in names if name in makers}
+
+
 def _column_major(peer: Contestant) -> Contestant:
-    return lambda text, *operands: np.asarray(peer(text, *operands), order="F")
+    return lambda text, operands, path: np.asarray(peer(text, operands, path), order="F")
 
 
 def _ours(order: str) -> Contestant:
-    return lambda text, *operands: contract.contract(text, *operands, order=order)
+    def run(text: str, operands: Sequence[Array], path: Path | None) -> Any:
+        return contract.contract(text, *operands, order=order)
+
+    return run
 
 
 def _numpy() -> Contestant:
-    return lambda text, *operands: np.einsum(text, *operands, optimize=True)
+    def run(text: str, operands: Sequence[Array], path: Path | None) -> Any:
+        return np.einsum(text, *operands, optimize=["einsum_path", *path] if path else True)
+
+    return run
 
 
 def _opt_einsum() -> Contestant:
-    return lambda text, *operands: opt_einsum.contract(text, *operands)
+    def run(text: str, operands: Sequence[Array], path: Path | None) -> Any:
+        return opt_einsum.contract(text, *operands, optimize=path or "auto")
+
+    return run
 
 
 def _torch() -> Contestant:
     torch = import_module("torch")
-    return lambda text, *operands: torch.einsum(text, *map(torch.from_numpy, operands)).numpy()
+
+    def run(text: str, operands: Sequence[Array], path: Path | None) -> Any:
+        return torch.einsum(text, *map(torch.from_numpy, operands)).numpy()
+
+    return run
 
 
 def _jax() -> Contestant:
     jax = import_module("jax")
     jax.config.update("jax_enable_x64", True)
-    return lambda text, *operands: np.asarray(jax.numpy.einsum(text, *operands))
+
+    def run(text: str, operands: Sequence[Array], path: Path | None) -> Any:
+        return np.asarray(jax.numpy.einsum(text, *operands, optimize=path or "optimal"))
+
+    return run
 
 
-def _tblis() -> Contestant:
-    tblis = import_module("tblis")
-    return lambda text, *operands: tblis.einsum(text, *operands)
+def _pytblis() -> Contestant:
+    pytblis = import_module("pytblis")
+
+    def run(text: str, operands: Sequence[Array], path: Path | None) -> Any:
+        return pytblis.einsum(text, *operands)
+
+    return run
+
+
+def _numpy_copy() -> Copier:
+    def copy(x: Array, axes: Sequence[int]) -> Array:
+        view = x.transpose(axes)
+        target = np.empty(view.shape, view.dtype, order="F")
+        np.copyto(target, view)
+        return target
+
+    return copy
+
+
+def _torch_copy() -> Copier:
+    torch = import_module("torch")
+
+    def copy(x: Array, axes: Sequence[int]) -> Any:
+        return torch.from_numpy(x).permute(*axes[::-1]).contiguous().numpy().T
+
+    return copy
+
+
+PEERS: Mapping[str, Callable[[], Contestant]] = {
+    "numpy": _numpy,
+    "opt_einsum": _opt_einsum,
+    "torch": _torch,
+    "jax": _jax,
+    "pytblis": _pytblis,
+}

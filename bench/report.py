@@ -3,92 +3,82 @@
 import json
 import os
 import platform
-import sys
+import shlex
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from math import isfinite
 from pathlib import Path
+from typing import Any
 
-from bench.measure import Ceilings, Row, geometric_mean
+import threadpoolctl
 
-PACKAGES = ("contract", "numpy", "opt_einsum", "numba", "torch", "jax")
+import contract
+from bench.measure import Ceilings, Outcome, Row, geometric_mean
+
+PACKAGES = ("numpy", "opt_einsum", "numba", "ml_dtypes", "torch", "jax", "pytblis")
 
 
-def header(rows_of: str, peers: Sequence[str]) -> str:
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished run: what was asked for, its rows, the ceilings before and after them."""
+
+    suite: str
+    mode: str
+    dtype: str
+    repeat: int
+    arguments: tuple[str, ...]
+    rows: tuple[Row, ...]
+    before: Ceilings
+    after: Ceilings
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def header(title: str, contestants: Sequence[str]) -> str:
     """The column titles of a suite."""
-    times = "".join(f"{name[:12]:>13}" for name in peers)
-    return f"{rows_of:<34}{times}{'ratio':>8}{'bound':>7}{'first':>11}"
+    times = "".join(f"{name[:13]:>14}" for name in contestants)
+    return f"{title:<34}{times}{'ratio':>9}{'bound':>7}{'first':>10}"
 
 
 def line(row: Row) -> str:
-    """One case: seconds of each contestant, the ratio to the best peer, the part of the bound."""
-    cells = [
-        f"{'WRONG':>13}" if name in row.failed else f"{_seconds(seconds):>13}"
-        for name, seconds in row.seconds.items()
-    ]
-    fraction = "" if row.fraction != row.fraction else f"{row.fraction:.0%}"
-    return (
-        f"{row.name[:33]:<34}{''.join(cells)}{row.ratio:>7.2f}x{fraction:>7}"
-        f"{_seconds(row.first):>11}"
-    )
+    """Median of each contestant, ratio to the best peer, part of the bound, our first call."""
+    cells = "".join(f"{_cell(outcome):>14}" for outcome in row.outcomes.values())
+    ratio = f"{row.ratio:.2f}x" if isfinite(row.ratio) else "-"
+    fraction = f"{row.fraction:.0%}" if isfinite(row.fraction) else "-"
+    first = _seconds(next(iter(row.outcomes.values())).first)
+    note = f"  {row.case.note}" if row.case.note else ""
+    return f"{row.name[:33]:<34}{cells}{ratio:>9}{fraction:>7}{first:>10}{note}"
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """The geometric mean of the ratios, the worst case, and what failed."""
-    good = [row for row in rows if row.ratio == row.ratio]
+    """Geometric means of ratio and part of the bound, the worst case, and what failed."""
+    good = [row for row in rows if isfinite(row.ratio)]
+    bounded = [row.fraction for row in rows if isfinite(row.fraction)]
     lines = []
     if good:
         worst = min(good, key=lambda row: row.ratio)
         mean = geometric_mean([row.ratio for row in good])
-        lines.append(f"geometric mean {mean:.2f}x, worst {worst.ratio:.2f}x ({worst.name})")
+        lines.append(
+            f"geometric mean {mean:.2f}x over {len(good)} of {len(rows)} cases, "
+            f"worst {worst.ratio:.2f}x ({worst.name})"
+        )
+    if bounded:
+        lines.append(f"part of the bound, geometric mean {geometric_mean(bounded):.0%}")
     for row in rows:
-        lines += [f"FAILED {row.name}: {name}: {why}" for name, why in row.failed.items()]
+        lines += [f"FAILED {row.name}: {name}: {why}" for name, why in row.failures.items()]
     return "\n".join(lines)
 
 
-def write_json(path: Path, suite: str, rows: Sequence[Row], ceilings: Ceilings) -> None:
-    """Everything needed to read the numbers later: rows, machine, versions, command, date."""
-    content = {
-        "suite": suite,
-        "command": " ".join(["python", "-m", "bench", *sys.argv[1:]]),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"cpu": _cpu(), "cores": len(os.sched_getaffinity(0)), "os": platform.system()},
-        "versions": {"python": platform.python_version(), **_versions()},
-        "ceilings": {"flops": ceilings.flops, "bandwidth": ceilings.bandwidth},
-        "geometric_mean": geometric_mean([r.ratio for r in rows if r.ratio == r.ratio]),
-        "rows": [
-            {
-                "case": row.name,
-                "seconds": dict(row.seconds),
-                "first_call": row.first,
-                "ratio": _number(row.ratio),
-                "fraction_of_bound": _number(row.fraction),
-                "flops": row.flops,
-                "failed": dict(row.failed),
-            }
-            for row in rows
-        ],
-    }
-    path.write_text(json.dumps(content, indent=1) + "\n")
+def rates(found: Ceilings, dtype: str) -> str:
+    """Both ceilings in words."""
+    return f"{found.flops / 1e9:.1f} GFLOP/s {dtype}, {found.bandwidth / 1e9:.1f} GB/s copy"
 
 
-def draw(path: Path, suite: str, rows: Sequence[Row]) -> None:
-    """Bars: how many times as fast as the best peer, a line at 1."""
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(max(6.0, 0.3 * len(rows)), 4.0))
-    axes.bar(range(len(rows)), [row.ratio for row in rows])
-    axes.axhline(1.0, color="black", linewidth=1)
-    axes.set_yscale("log")
-    axes.set_ylabel("times as fast as the best peer")
-    axes.set_title(suite)
-    axes.set_xticks(range(len(rows)), [row.name for row in rows], rotation=90, fontsize=6)
-    figure.tight_layout()
-    figure.savefig(path)
-
-
-def _number(value: float) -> float | None:
-    return None if value != value else value
+def _cell(outcome: Outcome) -> str:
+    return "FAILED" if outcome.failure else _seconds(outcome.seconds)
 
 
 def _seconds(value: float) -> str:
@@ -98,13 +88,77 @@ def _seconds(value: float) -> str:
     return f"{value * 1e9:.3g} ns"
 
 
-def _versions() -> dict[str, str]:
-    found = {}
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def write_json(path: Path, run: Run) -> None:
+    """Everything needed to read the numbers later: rows, machine, versions, command, date."""
+    path.write_text(json.dumps(as_json(run), indent=1, allow_nan=False) + "\n")
+
+
+def as_json(run: Run) -> dict[str, Any]:
+    """The run in plain types; what is not known is null, never NaN."""
+    good = [row.ratio for row in run.rows if isfinite(row.ratio)]
+    bounded = [row.fraction for row in run.rows if isfinite(row.fraction)]
+    return {
+        "suite": run.suite,
+        "mode": run.mode,
+        "dtype": run.dtype,
+        "repeat": run.repeat,
+        "command": shlex.join(["python", "-m", "bench", *run.arguments]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": versions(),
+        "ceilings": asdict(run.before),
+        "ceilings_after": asdict(run.after),
+        "geometric_mean": _number(geometric_mean(good)),
+        "worst": _number(min(good, default=float("nan"))),
+        "fraction_geometric_mean": _number(geometric_mean(bounded)),
+        "rows": [_row(row) for row in run.rows],
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "case": row.name,
+        "note": row.case.note,
+        "extents": dict(row.case.extents),
+        "flops": row.case.flops,
+        "bytes": row.case.bytes,
+        "bound": _number(row.bound),
+        "tolerance": row.tolerance,
+        "seconds": {name: _number(each.seconds) for name, each in row.outcomes.items()},
+        "samples": {name: list(each.samples) for name, each in row.outcomes.items()},
+        "first_call": {name: each.first for name, each in row.outcomes.items()},
+        "error": {name: _number(each.error) for name, each in row.outcomes.items()},
+        "ratio": _number(row.ratio),
+        "ratios": {name: _number(ratio) for name, ratio in row.ratios.items()},
+        "fraction_of_bound": _number(row.fraction),
+        "failed": dict(row.failures),
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if isfinite(value) else None
+
+
+def machine() -> dict[str, Any]:
+    """CPU model, usable cores, system."""
+    return {"cpu": _cpu(), "cores": len(os.sched_getaffinity(0)), "os": platform.platform()}
+
+
+def versions() -> dict[str, str]:
+    """Python, ours, each package that is installed, and the BLAS that NumPy calls."""
+    found = {"python": platform.python_version(), "contract": contract.__version__}
     for name in PACKAGES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
+    for library in threadpoolctl.threadpool_info():
+        if library["user_api"] == "blas":
+            parts = (library["internal_api"], library["version"], library.get("architecture"))
+            found["blas"] = " ".join(str(part) for part in parts if part)
     return found
 
 
@@ -113,5 +167,29 @@ def _cpu() -> str:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
         return platform.processor()
-    names = [part.split(":", 1)[1].strip() for part in text.splitlines() if "model name" in part]
-    return names[0] if names else platform.processor()
+    models = [part.split(":", 1)[1].strip() for part in text.splitlines() if "model name" in part]
+    return models[0] if models else platform.processor()
+
+
+# --- the picture ----------------------------------------------------------------------------------
+
+
+def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
+    """Bars of the ratio to the best peer, a line at 1; below it the part of the bound."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(max(6.0, 2.0 + 0.25 * len(rows)), 6.0), layout="constrained")
+    ratio, fraction = figure.subplots(2, sharex=True)
+    ratio.set_title(title)
+    _bars(ratio, [row.ratio for row in rows], "times as fast as the best peer")
+    ratio.set_yscale("log")
+    _bars(fraction, [row.fraction for row in rows], "part of the bound")
+    fraction.set_xticks(range(len(rows)), [row.name[:33] for row in rows])
+    fraction.tick_params(axis="x", rotation=90, labelsize=6)
+    figure.savefig(path, dpi=120)
+
+
+def _bars(axes: Any, values: Sequence[float], label: str) -> None:
+    axes.bar(range(len(values)), [value if isfinite(value) else 0.0 for value in values])
+    axes.axhline(1.0, color="black", linewidth=1)
+    axes.set_ylabel(label)
