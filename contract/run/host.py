@@ -10,7 +10,7 @@ import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
 
 from contract.descriptors import TensorDescriptor
-from contract.layout import packed_strides
+from contract.layout import offset_bounds, packed_strides, span
 from contract.operators import BinaryOperator, Operator
 from contract.plan import (
     Elementwise,
@@ -26,7 +26,7 @@ from contract.plan import (
     View,
 )
 from contract.run.blas_threads import blas_threads
-from contract.run.host_kernels import HostKernels, flatten
+from contract.run.host_kernels import HostKernels, flatten, strided_view
 from contract.run.host_operators import apply_operator
 from contract.run.host_panels import PanelProduct
 from contract.run.host_views import Array, Viewer, compact_strides, viewer
@@ -360,10 +360,9 @@ def allocator(tensor: TensorDescriptor) -> Callable[[], Array]:
         return lambda: empty(extents, dtype, "F")
     if tensor.steps[::-1] == packed_strides(extents[::-1]):
         return lambda: empty(extents, dtype)
-    order = sorted(range(len(extents)), key=lambda at: (abs(tensor.steps[at]), extents[at] != 1))
-    shape = tuple(extents[at] for at in order)
-    axes = tuple(order.index(at) for at in range(len(extents)))
-    return lambda: empty(shape, dtype, "F").transpose(axes)
+    low, _ = offset_bounds(extents, tensor.steps)
+    size = max(span(extents, tensor.steps), 1)
+    return lambda: strided_view(empty(size, dtype), -low, extents, tensor.steps)
 
 
 def _temporary(slot: Slot, offset: int) -> Callable[[Array], Array]:

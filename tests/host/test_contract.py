@@ -73,6 +73,30 @@ def test_out_that_overlaps_an_input_is_right(size: int, handle: ct.Handle) -> No
             np.testing.assert_allclose(out, wanted)
 
 
+@pytest.mark.parametrize("kind", range(5))
+def test_apart_outputs_keep_their_strides(kind: int, handle: ct.Handle) -> None:
+    """An output that is computed apart is addressed through the caller's strides."""
+    memory = np.zeros((12, 12, 12, 12, 3))
+    out = [
+        memory[::-1, :, :, ::-1, 0],
+        memory[..., 1].transpose(3, 1, 0, 2)[:10, :, :10],
+        memory[::2, ::2, ::-2, :5, 2],
+        memory[:, :, ::3, ::-1, 0].T,
+        memory[2:9, 3:, 4:, :2, 1],
+    ][kind]
+    first = np.random.default_rng(1).random((*out.shape[:2], 6, 5))
+    memory[...] = np.random.default_rng(2).random(memory.shape)
+    second = memory[-6:, -5:, : out.shape[2], : out.shape[3], 0]  # overlaps out's bounds
+    wanted = np.einsum("abcd,cdef->abef", first, second)
+    before = memory.copy()
+    ct.contract("abcd,cdef->abef", first, second, out=out, handle=handle)
+    np.testing.assert_allclose(out, wanted)
+    out[...] = 0
+    changed = memory != before
+    out[...] = 1
+    assert (memory[changed] == 1).all(), "something beside out was written"
+
+
 # --- scalars and C ------------------------------------------------------------------------------
 
 
