@@ -60,8 +60,7 @@ def contract(
     """
     if type(expression) is not str:
         expression, operands = interleaved_arguments((expression, *operands))
-    if handle is None:
-        handle = default_handle()
+    handle = _handle(handle)
     if out is None and c is None and beta is None:
         layouts = layouts_of(operands)
         if layouts is not None and operators is None:
@@ -92,9 +91,10 @@ def evaluate(
         raise UnsupportedTypeError(f"out must be a NumPy array: it is a {type(out).__name__}.")
     if out is not None and not out.flags.writeable:
         raise InvalidValueError("out is read-only.")
+    target = None if out is None else np.asarray(out)  # a subclass has its own ideas of shapes
     addend, beta = _addend(c, beta)
     layouts = [layout_of(x) for x in arrays]
-    others = None if out is None else layout_of(out), None if addend is None else layout_of(addend)
+    others = tuple(None if x is None else layout_of(x) for x in (target, addend))
     key: Hashable = (written, options, *layouts, *others)
     if others == (None, None) and options.operators is None and options.dtype is None:
         flat = [part for layout in layouts for part in layout]
@@ -106,7 +106,8 @@ def evaluate(
             call_for(handle, written, layouts, options, others[0], layout_of(as_array(c)))
         call = call_for(handle, written, layouts, options, *others)
         handle.plans.put(key, call)
-    return call.into(arrays, out, addend, alpha, beta)
+    result = call.into(arrays, target, addend, alpha, beta)
+    return result if out is None else out
 
 
 def interleaved_arguments(arguments: Sequence[Any]) -> tuple[Written, tuple[Any, ...]]:
@@ -122,13 +123,23 @@ def interleaved_arguments(arguments: Sequence[Any]) -> tuple[Written, tuple[Any,
     return (sublists, output), operands
 
 
+def _handle(handle: Handle | None) -> Handle:
+    if handle is None:
+        return default_handle()
+    if not isinstance(handle, Handle):
+        raise InvalidValueError(f"handle is a Handle: it is {handle!r}.")
+    return handle
+
+
 def _labels(sublist: Any) -> tuple[Hashable, ...]:
     try:
-        return tuple(sublist)
+        labels = tuple(sublist)
+        hash(labels)
     except TypeError:
         raise InvalidValueError(
-            f"Labels are a sequence, one for each dimension: {sublist!r} is none."
+            f"Labels are a sequence of hashables, one for each dimension: {sublist!r} is none."
         ) from None
+    return labels
 
 
 def _frozen(value: Any) -> Any:
@@ -143,6 +154,8 @@ def _addend(c: Any, beta: Any) -> tuple[Array | None, Any]:
             raise InvalidValueError(f"beta is {beta!r}, and there is no c to scale.")
         return None, 0
     beta = 1 if beta is None else beta
+    if np.ndim(beta):
+        raise InvalidValueError(f"beta must be a scalar number: it is {beta!r}.")
     return (None, 0) if beta == 0 else (as_array(c), beta)
 
 
@@ -169,13 +182,22 @@ def contract_expression(
     if type(expression) is not str:
         expression, operands = interleaved_arguments((expression, *operands))
     options = Options(order, compute_type, _frozen(operators), _frozen(optimize), memory_limit)
-    given = tuple(_operand(x, np.dtype(dtype)) for x in operands)
+    try:
+        kind = np.dtype(dtype)
+    except TypeError:
+        raise UnsupportedTypeError(f"dtype is a NumPy data type: it is {dtype!r}.") from None
+    given = tuple(_operand(x, kind) for x in operands)
+    _check_constants(constants, given)
+    return ContractExpression(expression, given, options, _handle(handle))
+
+
+def _check_constants(constants: Any, given: Sequence[Any]) -> None:
+    if not isinstance(constants, Iterable) or isinstance(constants, str):
+        raise InvalidValueError(f"constants are positions of operands: they are {constants!r}.")
     for at in constants:
-        if not 0 <= at < len(given) or not isinstance(given[at], np.ndarray):
-            raise InvalidValueError(f"Constant {at} must be an array among the operands.")
-    return ContractExpression(
-        expression, given, options, default_handle() if handle is None else handle
-    )
+        arrays = [i for i, x in enumerate(given) if isinstance(x, np.ndarray)]
+        if at not in arrays:
+            raise InvalidValueError(f"Constant {at!r} must be an array among the operands.")
 
 
 def _operand(x: Any, dtype: np.dtype[Any]) -> Layout | Array:

@@ -157,7 +157,7 @@ def _term(part: str, text: str) -> Labels:
             continue
         if part[at].isalpha():
             labels.append(part[at])
-        elif part[at] != " ":
+        elif not part[at].isspace():
             raise InvalidValueError(
                 f"An expression has letters, ',', '...' and one '->': {text!r} has {part[at]!r} "
                 f"at an unexpected place in {part!r}."

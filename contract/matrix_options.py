@@ -214,6 +214,7 @@ class _Packing:
             View(target.slot, target.strides),
             tuple(self.problem.extents[mode] for mode in target.modes),
             target.modes,
+            self.problem.dtype,
         )
 
 

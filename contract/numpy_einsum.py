@@ -93,10 +93,12 @@ def _einsum(
     layouts = [layout_of(x) for x in arrays]
     if out is not None:
         shape = tuple(extents[mode] for mode in expression.output)
-        _check_out(out, shape)
-        if out.shape == shape and not overlaps(out.shape, out.strides):
-            call = _call(handle, written, layouts, options, layout_of(out))
-            return call.into(arrays, out, None, 1, 0)
+        target = np.asarray(out)
+        _check_out(target, shape)
+        if target.shape == shape and not _overlaps_itself(target):
+            call = _call(handle, written, layouts, options, layout_of(target))
+            call.into(arrays, target, None, 1, 0)
+            return out
     call = _call(handle, written, layouts, options, None)
     result = call.fresh(arrays, 1)
     if out is not None:
@@ -159,6 +161,8 @@ def _arguments(operands: Sequence[Any]) -> tuple[Written, list[Array]]:
     first = operands[0]
     if isinstance(first, str | bytes):
         text = first.decode() if isinstance(first, bytes) else str(first)
+        if any(character.isspace() and character != " " for character in text):
+            raise InvalidValueError(f"einsum takes spaces and no other white space: {text!r}.")
         return text, [as_array(x) for x in operands[1:]]
     if len(operands) == 1:
         raise InvalidValueError("Each operand is followed by its list of labels.")
@@ -191,7 +195,7 @@ def _path(optimize: Any, count: int, unordered: bool = True) -> Any:
     if isinstance(optimize, str):
         if count > 2 and not is_path_name(optimize):
             raise KeyError(f"Unknown optimizer {optimize!r}.")
-        return optimize
+        return optimize if count > 2 else "auto"  # NumPy does not look at it either
     if callable(optimize):
         return optimize
     if len(optimize) and optimize[0] == "einsum_path":
@@ -258,6 +262,11 @@ def _require_casts_both_ways(computed: np.dtype[Any], out: np.dtype[Any], castin
             f"out of type {out} and a result of type {computed} cannot be cast to each other by "
             f"rule {casting!r}."
         )
+
+
+def _overlaps_itself(x: Array) -> bool:
+    """Whether two elements share a byte."""
+    return overlaps((*x.shape, x.itemsize), (*x.strides, 1))
 
 
 def _check_out(out: Array, shape: tuple[int, ...]) -> None:

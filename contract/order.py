@@ -51,6 +51,7 @@ def contraction_path(
     """Positions contracted at each stage, as in numpy.einsum_path and opt_einsum."""
     if not isinstance(path, (str, bool)) and isinstance(path, Sequence):
         return _checked(path, len(inputs))
+    _require_path(path)
     if len(inputs) <= 2 or path is False:
         return (tuple(range(len(inputs))),)
     return _optimized(inputs, output, extents, path)
@@ -74,21 +75,28 @@ def _optimized(inputs: Sequence[Modes], output: Modes, extents: Sequence[int], p
     terms = [[names[mode] for mode in sorted(modes)] for modes in inputs]
     equation = ",".join(map("".join, terms)) + "->" + "".join(names[m] for m in sorted(output))
     shapes = [tuple(extents[mode] for mode in sorted(modes)) for modes in inputs]
-    try:
-        found, _ = opt_einsum.contract_path(
-            equation, *shapes, shapes=True, optimize="auto" if path is True else path
-        )
-    except KeyError:
-        raise InvalidValueError(
-            f"optimize must be a bool, a path, an optimizer or the name of one of "
-            f"opt_einsum's optimizers: it is {path!r}."
-        ) from None
+    optimizer = "auto" if path is True else path
+    found, _ = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=optimizer)
     return tuple(tuple(group) for group in found)
+
+
+def _require_path(path: Any) -> None:
+    known = isinstance(path, bool) or callable(path) or path == "auto"
+    if not known and not (isinstance(path, str) and is_path_name(path)):
+        raise InvalidValueError(
+            "optimize must be a bool, a path, an optimizer or the name of one of opt_einsum's "
+            f"optimizers: it is {path!r}."
+        )
 
 
 def _checked(path: Sequence[Any], count: int) -> Path:
     """The explicit path as tuples, completed by one last group if it leaves several operands."""
-    groups = tuple(tuple(int(position) for position in group) for group in path)
+    try:
+        groups = tuple(tuple(int(position) for position in group) for group in path)
+    except (TypeError, ValueError):
+        raise InvalidValueError(
+            f"A path is a sequence of groups of positions: it is {path!r}."
+        ) from None
     left = reduce(_contract_group, groups, count)
     return groups if left == 1 else (*groups, tuple(range(left)))
 

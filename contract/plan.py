@@ -78,12 +78,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Permute:
-    """T[i] = [alpha *] op(S[i]) [+ beta * C[i]], with conversion of type and layout."""
+    """T[i] = [alpha *] op(S[i]) [+ beta * C[i]], with conversion of type and layout.
+
+    The operator and the scalars act in ``dtype``.
+    """
 
     source: Source
     target: View
     extents: tuple[int, ...]
     modes: tuple[int, ...]
+    dtype: str
     scaled: bool = False
     addend: View | None = None
 

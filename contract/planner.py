@@ -10,12 +10,13 @@ from dataclasses import replace
 from math import prod
 
 from contract.candidates import options
-from contract.compute import is_complex
+from contract.compute import accumulator, is_complex
 from contract.descriptors import Algo, Contraction, Operand, PlanPreference, TensorDescriptor
 from contract.errors import InvalidValueError, NotSupportedError
 from contract.expression import mode_extents
 from contract.heuristics import HOST, Machine
 from contract.layout import packed_strides
+from contract.operators import Operator
 from contract.order import Pair, pairwise
 from contract.plan import (
     Candidate,
@@ -190,7 +191,8 @@ class _Builder:
         if len(terms) == 1:
             self._single(terms[0], target, addend, scaled)
             return
-        terms = self._reduce_lone_modes(_without_broadcasts(terms), needed)
+        terms = [self._in_its_own_type(term) for term in _without_broadcasts(terms)]
+        terms = self._reduce_lone_modes(terms, needed)
         pairs = pairwise(
             [frozenset(term.modes) for term in terms],
             frozenset(needed),
@@ -231,8 +233,16 @@ class _Builder:
         self._fill_output("zeros beside a diagonal")
         self._single(diagonal, self.target, None, scaled=False)
 
-    def _single(self, term: Term, target: Term, addend: Term | None, scaled: bool) -> None:
+    def _single(
+        self,
+        term: Term,
+        target: Term,
+        addend: Term | None,
+        scaled: bool,
+        dtype: str | None = None,
+    ) -> None:
         """One operand: permute it, or reduce the modes that the output has not."""
+        dtype = self.accumulator if dtype is None else dtype
         reduced = [mode for mode in term.fastest_first if mode not in target.modes]
         target = self._laid_out(target, [m for m in term.fastest_first if m in target.modes])
         modes = (*target.modes, *reduced)
@@ -241,9 +251,8 @@ class _Builder:
         view = View(target.slot, target.strides)
         plus = self._view(addend, target.modes)
         if not reduced:
-            self._add(
-                Permute(source, view, extents, modes, scaled, plus), "every element read once"
-            )
+            step = Permute(source, view, extents, modes, dtype, scaled, plus)
+            self._add(step, "every element read once")
             return
         self._add(
             Reduce(
@@ -252,12 +261,22 @@ class _Builder:
                 extents,
                 modes,
                 len(target.modes),
-                self.accumulator,
+                dtype,
                 scaled=scaled,
                 addend=plus,
             ),
             "every element read once",
         )
+
+    def _in_its_own_type(self, term: Term) -> Term:
+        """A real operand of a complex product has its operator applied while it is real."""
+        if term.operator is Operator.IDENTITY or is_complex(term.dtype):
+            return term
+        if not is_complex(self.accumulator):
+            return term
+        result = self._temporary(term.fastest_first, accumulator(term.dtype))
+        self._single(term, result, None, scaled=False, dtype=result.dtype)
+        return result
 
     def _reduce_lone_modes(self, terms: list[Term], needed: set[int]) -> list[Term]:
         result = list(terms)

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from contract.compute import ComputeType, accumulator, item_size, resolve, scalar_type
+from contract.compute import ComputeType, accumulator, is_complex, item_size, resolve, scalar_type
 from contract.descriptors import Contraction, Operand, PlanPreference, TensorDescriptor
 from contract.errors import (
     InsufficientWorkspaceError,
@@ -38,6 +38,7 @@ __all__ = [
     "resolve_notation",
 ]
 
+MOST_DIMENSIONS = 64  # NumPy's limit; plans have none
 Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 Layout = tuple[tuple[int, ...], tuple[int, ...], np.dtype[Any]]  # shape, byte strides, type
 Written = str | tuple[tuple[tuple[Hashable, ...], ...], tuple[Hashable, ...] | None]
@@ -60,11 +61,25 @@ class Options:
     casting: Casting = "same_kind"
 
     def __post_init__(self) -> None:
+        self._check_types()
         if self.order not in ("F", "C", "K", "A"):
             raise InvalidValueError(f"order is one of 'F', 'C', 'K', 'A': it is {self.order!r}.")
         limit = self.memory_limit
         if limit is not None and (not isinstance(limit, int) or limit < 0):
             raise InvalidValueError(f"memory_limit is a number of bytes: it is {limit!r}.")
+
+    def _check_types(self) -> None:
+        if not isinstance(self.compute_type, ComputeType | str | None):
+            raise InvalidValueError(
+                f"compute_type is a ComputeType or its name: it is {self.compute_type!r}."
+            )
+        operators = () if self.operators is None else self.operators
+        if not isinstance(operators, tuple) or not all(
+            isinstance(each, Operator | str | None) for each in operators
+        ):
+            raise InvalidValueError(
+                f"operators is a sequence of operators, their names or None: it is {operators!r}."
+            )
 
     @property
     def compute(self) -> ComputeType | None:
@@ -157,6 +172,10 @@ def operation_for(
     result = _result_type(layouts) if options.dtype is None else options.dtype
     item_size(result.name)
     shape = tuple(extents[mode] for mode in expression.output)
+    if len(shape) > MOST_DIMENSIONS:
+        raise InvalidValueError(
+            f"A NumPy array has at most {MOST_DIMENSIONS} dimensions: the result has {len(shape)}."
+        )
     compute = resolve(tuple(op.tensor.dtype for op in inputs), result.name, options.compute)
     return Contraction(
         inputs=inputs,
@@ -189,6 +208,8 @@ def _inputs(
     ):
         tensor, operator = describe(*layout), unary(name)
         require(operator, tensor.dtype, at)
+        if operator is Operator.CONJ and tensor.dtype != "object" and not is_complex(tensor.dtype):
+            operator = Operator.IDENTITY
         inputs.append(Operand(tensor, modes, operator))
     return tuple(inputs)
 
@@ -216,7 +237,7 @@ def _output_tensor(
         raise InvalidValueError(f"out has shape {out_shape}, the result has shape {shape}.")
     check_output_type(result, dtype, options.casting)
     tensor = describe(*out)
-    if overlaps(tensor.extents, tensor.steps):
+    if overlaps((*out_shape, dtype.itemsize), (*strides, 1)):
         raise InvalidValueError(
             f"An output must not overlap itself: out has shape {out_shape} and strides "
             f"{strides} bytes."

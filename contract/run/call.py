@@ -105,8 +105,8 @@ class Call:
 
     def scalar_value(self, name: str, value: Any) -> Any:
         """``value`` in the scalar type; InvalidValueError if it does not fit."""
-        if type(value) is int and 0 <= value <= 1:  # every type has them
-            return value
+        if type(value) is int and 0 <= value <= 1 and self.scalar.kind != "b":
+            return value  # every type has them; bool alone would promote them
         return scalar_in(self.scalar, name, value)
 
     def _described(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -126,7 +126,7 @@ class Call:
 def scalar_in(dtype: np.dtype[Any], name: str, value: Any) -> Any:
     """The scalar ``value`` as ``dtype``; errors name the rule and the value."""
     array = np.asarray(value)
-    if array.ndim or array.dtype.kind not in "biufcO":
+    if array.ndim or array.dtype.kind not in "biufcO" or value is None:
         raise InvalidValueError(f"{name} must be a scalar number: it is {value!r}.")
     if array.dtype.kind == "c" and not is_complex(dtype.name) and dtype.kind != "O":
         if array.imag != 0:
@@ -134,8 +134,11 @@ def scalar_in(dtype: np.dtype[Any], name: str, value: Any) -> Any:
                 f"{name} must be real for a result that computes in {dtype.name}: it is {value!r}."
             )
         array = array.real
-    with np.errstate(all="ignore"):
-        result = array.astype(dtype)[()]
+    try:
+        with np.errstate(all="ignore"):
+            result = array.astype(dtype)[()]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidValueError(f"{name} must be a value of {dtype.name}: {error}.") from None
     if dtype.kind in "biu" and result != array[()]:
         raise InvalidValueError(f"{name} must be a value of {dtype.name}: it is {value!r}.")
     return result

@@ -218,7 +218,6 @@ class HostExecutor:
 
     def _permute(self, plan: Plan, step: Permute) -> Run:
         source, target = step.source.view, step.target
-        tensors = [plan.slots[view.slot].tensor for view in (source, target)]
         plain = step.source.operator is Operator.IDENTITY and step.addend is None
         general = self._elementwise(
             plan,
@@ -227,7 +226,7 @@ class HostExecutor:
                 target,
                 step.extents,
                 step.modes,
-                _arithmetic_type(tensors[0].dtype, tensors[1].dtype),
+                step.dtype,
                 step.scaled,
                 step.addend,
             ),
@@ -506,13 +505,6 @@ def _aligned(flat: Array) -> Array:
 
 
 # --- elements -------------------------------------------------------------------------------
-
-
-def _arithmetic_type(source: str, target: str) -> str:
-    """The type in which alpha and beta are applied between two types."""
-    if target in ("float16", "bfloat16"):
-        return "float32"
-    return np.result_type(np.dtype(source), np.dtype(target)).name
 
 
 def _line_dimensions(step: Elementwise, order: Sequence[int]) -> set[int]:

@@ -221,6 +221,31 @@ def test_operators_do_not_overflow(name: str) -> None:
     assert np.isnan(found[-1])
 
 
+def test_operators_of_real_operands_stay_real(handle: ct.Handle) -> None:
+    x, y = np.array([-1.0, 4.0, 2.5]), np.ones(3, complex)
+    found = ct.contract("i,i->i", x, y, operators=("sqrt", None), handle=handle)
+    np.testing.assert_array_equal(found, [np.nan, 2, np.sqrt(2.5)])
+    floors = ct.contract("i,i->i", x, y, operators=("floor", None), handle=handle)
+    np.testing.assert_array_equal(floors, [-1, 4, 2])
+    bits = np.array([True, False])
+    np.testing.assert_array_equal(ct.contract("i->i", bits, operators=("conj",)), bits)
+
+
+@pytest.mark.parametrize("size", [3, 200])
+def test_bool_with_c(size: int, handle: ct.Handle) -> None:
+    x, c = np.eye(size, dtype=bool), np.ones((size, size), bool)
+    np.testing.assert_array_equal(ct.contract("ij,jk->ik", x, x, c=c, handle=handle), c)
+    np.testing.assert_array_equal(ct.contract("ij->ji", x, c=~c, handle=handle), x)
+
+
+def test_out_may_be_a_subclass(handle: ct.Handle, rng: np.random.Generator) -> None:
+    x = rng.random((200, 200))
+    for function in (ct.einsum, lambda *a, out: ct.contract(*a, out=out, handle=handle)):
+        out = np.ma.zeros((200, 200))
+        assert function("ij->ji", x, out=out) is out
+        np.testing.assert_array_equal(np.asarray(out), x.T)
+
+
 def test_conj_of_complex_operands(handle: ct.Handle, rng: np.random.Generator) -> None:
     x = rng.random((30, 40)) + 1j * rng.random((30, 40))
     y = rng.random((40, 50)) + 1j * rng.random((40, 50))
@@ -259,6 +284,22 @@ def test_mixed_types_promote_as_numpy_does(handle: ct.Handle, rng: np.random.Gen
 
 
 # --- notation -----------------------------------------------------------------------------------
+
+
+def test_white_space_anywhere() -> None:
+    np.testing.assert_allclose(ct.contract(" i\tj ,\n j k->i k", A, B), A @ B)
+
+
+def test_more_dimensions_than_numpy_has() -> None:
+    ones = [np.ones((1,) * 33)] * 2
+    with pytest.raises(ct.InvalidValueError, match="at most 64 dimensions: the result has 66"):
+        ct.contract(ones[0], range(33), ones[1], range(33, 66), range(66))
+
+
+def test_scalars_act_in_the_type_of_the_product() -> None:
+    x, wide = np.array([100], "i1"), np.zeros(1, "i8")
+    assert ct.contract("i->i", x, alpha=2, out=wide) == -56
+    assert ct.contract("i,->i", x, np.int8(1), alpha=2, out=wide) == -56
 
 
 def test_hashable_and_unicode_labels() -> None:
@@ -313,6 +354,11 @@ REFUSALS: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
     (("ij,jk", A, B), {"alpha": 1j}, ct.InvalidValueError, "real"),
     (("ij,jk", A, B), {"alpha": "x"}, ct.InvalidValueError, "scalar"),
     (("ij,jk", A, B), {"alpha": [1, 2]}, ct.InvalidValueError, "scalar"),
+    (("ij,jk", A, B), {"alpha": None}, ct.InvalidValueError, "None"),
+    (("ij,jk", A, B), {"alpha": 10**400}, ct.InvalidValueError, "float64"),
+    (("ij,jk", A, B), {"alpha": object()}, ct.InvalidValueError, "float64"),
+    (("ij,jk", A.astype(int), B.astype(int)), {"alpha": 2**70}, ct.InvalidValueError, "int64"),
+    (("i,i->i", A[0], A[0]), {"c": A[0], "beta": A[0]}, ct.InvalidValueError, "scalar"),
     (("ij,jk", A.astype(int), B.astype(int)), {"alpha": 0.5}, ct.InvalidValueError, "int64"),
     (("ij,jk", A, B), {"out": np.ones(3)}, ct.InvalidValueError, r"\(3,\)"),
     (("ij,jk", A, B), {"out": [1]}, ct.UnsupportedTypeError, "list"),
@@ -328,6 +374,14 @@ REFUSALS: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
     (("ij,jk", A, B), {"memory_limit": "much"}, ct.InvalidValueError, "'much'"),
     (("i", np.array(["x"])), {}, ct.UnsupportedTypeError, "str"),
     (("i,i", np.ones(2, ml_dtypes.bfloat16), np.ones(2, "f2")), {}, TypeError, "bfloat16"),
+    (("ij,jk", A, B), {"optimize": "nonsense"}, ct.InvalidValueError, "'nonsense'"),
+    (("ij,jk", A, B), {"optimize": 3.5}, ct.InvalidValueError, "3.5"),
+    (("ij,jk", A, B), {"optimize": [(0, "x")]}, ct.InvalidValueError, "groups"),
+    (("ij,jk", A, B), {"compute_type": [1]}, ct.InvalidValueError, "compute_type"),
+    (("ij,jk", A, B), {"operators": 3}, ct.InvalidValueError, "operators"),
+    (("ij,jk", A, B), {"operators": [{}, None]}, ct.InvalidValueError, "operators"),
+    (("ij,jk", A, B), {"handle": 3}, ct.InvalidValueError, "handle"),
+    ((A, [[], 1], [1]), {}, ct.InvalidValueError, "hashable"),
     ((3.0,), {}, ct.InvalidValueError, "float"),
     ((A, 3), {}, ct.InvalidValueError, "3"),
 ]
@@ -349,6 +403,9 @@ def test_an_output_may_not_overlap_itself_or_be_read_only() -> None:
     twice = np.lib.stride_tricks.as_strided(np.zeros(4), (2, 4), (0, 8))
     with pytest.raises(ct.InvalidValueError, match="overlap itself"):
         ct.contract("ij,jk->ik", A, B, out=twice)
+    foreign = np.lib.stride_tricks.as_strided(np.zeros(4, ">f8"), (2, 4), (0, 8))
+    with pytest.raises(ct.InvalidValueError, match="overlap itself"):
+        ct.contract("ij,jk->ik", A, B, out=foreign)
     frozen = np.zeros((2, 4))
     frozen.flags.writeable = False
     with pytest.raises(ct.InvalidValueError, match="read-only"):
@@ -368,6 +425,10 @@ def test_expression_object(rng: np.random.Generator) -> None:
     assert product(A, B, out=out) is out
     assert "Gemm" in str(product)
     assert "candidates" in product.explain()
+    with pytest.raises(ct.UnsupportedTypeError, match="nonsense"):
+        ct.contract_expression("i->", (3,), dtype="nonsense")
+    with pytest.raises(ct.InvalidValueError, match="constants"):
+        ct.contract_expression("i->", (3,), constants=3)
     for operands, kind, text in (
         ((A,), ct.InvalidValueError, "2 operands: 1"),
         ((A, B.T), ct.InvalidValueError, r"\(3, 4\).*\(4, 3\)"),
