@@ -11,10 +11,9 @@ import numpy as np
 import opt_einsum
 
 import contract
-from bench.reference import Array
+from bench.reference import Array, Path
 
 Mode = Literal["fixed", "free"]
-Path = Sequence[tuple[int, ...]]
 Contestant = Callable[[str, Sequence[Array], Path | None], Any]
 Copier = Callable[[Array, Sequence[int]], Any]
 

@@ -1,11 +1,11 @@
 """The suites: what is measured, as entries that make their case when it is its turn."""
 
 import json
+import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,9 @@ import contract
 from bench.measure import Case, Run
 from bench.networks import NETWORKS
 from bench.peers import OURS, Contestant, Mode, contestants, copiers, peer_named
-from bench.peers import Path as Order
-from bench.reference import Array, distinct, exactly, reference_of, split
+from bench.reference import Array, Path, distinct, exactly, reference_of, split
 
-DATA = Path(__file__).parent / "data"
+DATA = pathlib.Path(__file__).parent / "data"
 COPY_BYTES = 64 << 20
 MEMORY_BYTES = 4 << 30
 
@@ -89,7 +88,7 @@ def case_on(work: Work, operands: Sequence[Array], choice: Choice) -> Case:
     )
 
 
-def bind(run: Contestant, text: str, operands: Sequence[Array], order: Order | None) -> Run:
+def bind(run: Contestant, text: str, operands: Sequence[Array], order: Path | None) -> Run:
     """A call without arguments."""
     return lambda: run(text, operands, order)
 
@@ -215,13 +214,15 @@ def overhead(choice: Choice) -> list[Entry]:
     copied to another layout.
     """
     return [
-        Entry(f"{way}{at}", partial(tiny, text, shapes, way, 3000 + at, choice))
+        Entry(f"{way}{at}", partial(tiny, f"{way}{at}", text, shapes, way, 3000 + at, choice))
         for at, (text, shapes) in enumerate(OVERHEAD)
         for way in ("call", "expression", "einsum")
     ]
 
 
-def tiny(text: str, shapes: Sequence[Sequence[int]], way: str, seed: int, choice: Choice) -> Case:
+def tiny(
+    id: str, text: str, shapes: Sequence[Sequence[int]], way: str, seed: int, choice: Choice
+) -> Case:
     """One of our ways to call, beside every peer's."""
     rng = np.random.default_rng(seed)
     operands = [column_major(rng, shape, choice.dtype) for shape in shapes]
@@ -233,7 +234,7 @@ def tiny(text: str, shapes: Sequence[Sequence[int]], way: str, seed: int, choice
         planned = contract.contract_expression(text, *shapes, dtype=choice.dtype)
         ours[way] = partial(planned, *operands)
     return Case(
-        f"{text} {way}",
+        f"{id} {text}",
         {OURS: ours[way], **dict(tiny_peers(text, operands, choice))},
         partial(reference_of, text, operands, seed),
         short=True,

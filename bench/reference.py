@@ -1,0 +1,138 @@
+"""The right answer of an expression, how sure it is, and how far from it is wrong."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from math import inf, prod, sqrt
+from typing import Any
+
+import numpy as np
+import opt_einsum
+
+Array = np.ndarray[Any, Any]
+Path = Sequence[tuple[int, ...]]
+
+SAMPLED_ENTRIES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """error(D) = max |D - values| / scale; D is right where error <= tolerance.
+
+    ``scale`` is max |values|, or the size a random result would have where that is larger (a
+    single sum may cancel). ``doubt`` is the error of ``values`` themselves at the entries that
+    were computed once more in extended precision: above the tolerance nothing can be judged.
+    """
+
+    values: Array
+    scale: float
+    tolerance: float
+    doubt: float = 0.0
+
+    def error_of(self, found: Array) -> float:
+        """The error of a result; infinite for a wrong shape."""
+        if found.shape != self.values.shape:
+            return inf
+        if not found.size:
+            return 0.0
+        return float(np.max(np.abs(found - self.values))) / self.scale
+
+    def verdict(self, error: float) -> str:
+        """Why a result with this error does not count; empty for a right one."""
+        if not self.doubt <= self.tolerance:
+            return f"no reference: it differs from extended precision by {self.doubt:.1e}"
+        if not error <= self.tolerance:
+            return f"wrong: relative error {error:.1e} > {self.tolerance:.1e}"
+        return ""
+
+
+def exactly(values: Array) -> Reference:
+    """The reference of pure data movement: not a bit may differ."""
+    return Reference(values, scale=1.0, tolerance=0.0)
+
+
+def reference_of(text: str, operands: Sequence[Array], seed: int = 0) -> Reference:
+    """The expression by opt_einsum in double precision, checked in extended precision.
+
+    Single-precision data is held to double precision everywhere. Double-precision data is held
+    to an evaluation that shares no code with ours, itself held to extended precision at
+    SAMPLED_ENTRIES random entries, which also judges opt_einsum where it is a peer.
+    """
+    wide = [x.astype("c16" if np.iscomplexobj(x) else "f8", copy=False) for x in operands]
+    path = opt_einsum.contract_path(text, *operands, optimize="auto")[1]
+    values = np.asarray(opt_einsum.contract(text, *wide, optimize=path.path))
+    scale = max(float(np.max(np.abs(values), initial=0.0)), expected_size(text, operands)) or 1.0
+    summed = [prod(path.size_dict[x] for x in step[1]) for step in path.contraction_list]
+    return Reference(
+        values,
+        scale,
+        tolerance_for(operands[0].dtype, summed),
+        sampled_error(text, operands, values, path.path, seed) / scale,
+    )
+
+
+def tolerance_for(dtype: np.dtype[Any], summed: Sequence[int]) -> float:
+    """eps * (16 + 4 * sum over the products of sqrt(terms summed)), of the data's type.
+
+    Operands have random signs, so n roundings of partial sums grow as sqrt(n) beside the
+    result; one term left out of n would show as 1 / sqrt(n).
+    """
+    return float(np.finfo(dtype).eps) * (16 + 4 * sum(map(sqrt, summed)))
+
+
+def expected_size(text: str, operands: Sequence[Array]) -> float:
+    """sqrt(terms of one sum) * product of the operands' root mean squares."""
+    terms, output = split(text)
+    extents = extents_of(terms, operands)
+    summed = prod(n for label, n in extents.items() if label not in output)
+    return sqrt(summed) * prod(root_mean_square(distinct(x)) for x in operands)
+
+
+def root_mean_square(x: Array) -> float:
+    """sqrt(mean |x|^2)."""
+    return float(np.linalg.norm(x.ravel(order="K"))) / sqrt(x.size) if x.size else 0.0
+
+
+def distinct(x: Array) -> Array:
+    """The numbers in memory: modes of stride 0 taken once."""
+    return x[tuple(0 if step == 0 else slice(None) for step in x.strides)]
+
+
+def sampled_error(
+    text: str, operands: Sequence[Array], values: Array, path: Path, seed: int
+) -> float:
+    """max |values - exact| over random entries, exact in extended precision."""
+    if not values.size:
+        return 0.0
+    rng = np.random.default_rng(seed)
+    count = min(SAMPLED_ENTRIES, values.size)
+    entries = [tuple(int(rng.integers(n)) for n in values.shape) for _ in range(count)]
+    return max(float(abs(entry(text, operands, path, at) - values[at])) for at in entries)
+
+
+def entry(text: str, operands: Sequence[Array], path: Path, at: Sequence[int]) -> Any:
+    """One entry of the result by numpy.einsum in extended precision (80 bits on x86)."""
+    terms, output = split(text)
+    index = dict(zip(output, at, strict=True))
+    wide = np.clongdouble if any(np.iscomplexobj(x) for x in operands) else np.longdouble
+    rest = ["".join(compress(term, [x not in index for x in term])) for term in terms]
+    sliced = [
+        np.asarray(x[tuple(index.get(label, slice(None)) for label in term)]).astype(wide)
+        for term, x in zip(terms, operands, strict=True)
+    ]
+    return np.einsum(",".join(rest) + "->", *sliced, optimize=["einsum_path", *path])
+
+
+def split(text: str) -> tuple[list[str], str]:
+    """The terms and the output of an explicit expression."""
+    inputs, _, output = text.partition("->")
+    return inputs.split(","), output
+
+
+def extents_of(terms: Sequence[str], operands: Sequence[Array]) -> Mapping[str, int]:
+    """The extent of each label."""
+    return {
+        label: n
+        for term, x in zip(terms, operands, strict=True)
+        for label, n in zip(term, x.shape, strict=True)
+    }
