@@ -107,7 +107,7 @@ def sampled_error(
     rng = np.random.default_rng(seed)
     count = min(SAMPLED_ENTRIES, values.size)
     entries = [tuple(int(rng.integers(n)) for n in values.shape) for _ in range(count)]
-    return max(float(abs(entry(text, operands, path, at) - values[at])) for at in entries)
+    return float(np.max([abs(entry(text, operands, path, at) - values[at]) for at in entries]))
 
 
 def entry(text: str, operands: Sequence[Array], path: Path, at: Sequence[int]) -> Any:

@@ -137,7 +137,8 @@ def call_for(
             plan = handle.plan(operation, preference)
         except NotSupportedError:
             break
-        call = Call(handle.executor.load(plan), copied, scalar_type(operation.accumulator))
+        loaded = handle.executor.load(plan)
+        call = Call(loaded, copied, scalar_type(operation.accumulator), options.memory_limit)
         needed = call.needed_bytes - (call.fresh_bytes if out else 0)
         if options.memory_limit is None or needed <= options.memory_limit:
             return call

@@ -50,6 +50,7 @@ class Call:
     __slots__ = (
         "copied",
         "fresh_bytes",
+        "limit",
         "loaded",
         "needed_bytes",
         "new_output",
@@ -57,14 +58,19 @@ class Call:
         "scalar",
     )
 
-    def __init__(self, loaded: LoadedPlan, copied: tuple[int, ...], scalar: str) -> None:
+    def __init__(
+        self, loaded: LoadedPlan, copied: tuple[int, ...], scalar: str, limit: int | None = None
+    ) -> None:
         self.loaded = loaded
         self.copied = copied
         self.scalar = np.dtype(scalar)
         self.new_output = loaded.new_output
         output = loaded.plan.slots[loaded.plan.output].tensor
         self.fresh_bytes = prod(output.extents) * item_size(output.dtype)
+        self.limit = limit
+        slots = loaded.plan.slots
         self.needed_bytes = loaded.workspace_bytes + self.fresh_bytes
+        self.needed_bytes += sum(slots[at].bytes for at in copied)
         plain = not copied and self.needed_bytes <= LARGE_BYTES
         self.product = loaded.product if plain else None
 
@@ -96,9 +102,13 @@ class Call:
         inputs = self._described(inputs)
         if addend is not None and not is_describable(addend.dtype, addend.strides):
             addend = _native_copy(addend)
-        output = self.new_output() if out is None or _must_be_apart(out, inputs, addend) else out
+        if out is not None and not _must_be_apart(out, inputs, addend):
+            self.loaded(inputs, out, addend, alpha, beta)
+            return out
+        self._check_limit(self.needed_bytes)
+        output = self.new_output()
         self.loaded(inputs, output, addend, alpha, beta)
-        if out is None or output is out:
+        if out is None:
             return output
         np.copyto(out, output, casting="unsafe")
         return out
@@ -113,6 +123,13 @@ class Call:
         if not self.copied:
             return inputs
         return [_native_copy(x) if at in self.copied else x for at, x in enumerate(inputs)]
+
+    def _check_limit(self, needed: int) -> None:
+        if self.limit is not None and needed > self.limit:
+            raise InsufficientWorkspaceError(
+                f"The call needs {needed} bytes for its result and workspace, memory_limit is "
+                f"{self.limit} bytes."
+            )
 
     def _check_memory(self) -> None:
         free = _available_bytes()

@@ -28,7 +28,7 @@ from contract.plan import (
 from contract.run.blas_threads import blas_threads
 from contract.run.host_kernels import HostKernels, flatten, strided_view
 from contract.run.host_operators import apply_operator
-from contract.run.host_panels import PanelProduct
+from contract.run.host_panels import PanelProduct, panel_bytes
 from contract.run.host_views import Array, Viewer, compact_strides, viewer
 from contract.run.kernel_families import load_kernels
 from contract.run.workers import Workers
@@ -57,7 +57,7 @@ class LoadedPlan:
     plan: Plan
     runs: tuple[Run, ...]
     temporaries: tuple[Callable[[Array], Array], ...]
-    panel_bytes: int
+    scratch_bytes: int
     new_output: Callable[[], Array]
     product: Callable[[Sequence[Array]], Array] | None
 
@@ -80,7 +80,7 @@ class LoadedPlan:
     @property
     def workspace_bytes(self) -> int:
         """Bytes that a call allocates beside its output."""
-        return self.plan.workspace + self.panel_bytes
+        return self.plan.workspace + self.scratch_bytes
 
 
 class HostExecutor:
@@ -105,17 +105,15 @@ class HostExecutor:
 
     def load(self, plan: Plan) -> LoadedPlan:
         """Prepare every step of ``plan``."""
-        runs = tuple(self._prepare(plan, step) for step in plan.steps)
-        panels = [run.workspace for run in runs if isinstance(run, PanelProduct)]
         return LoadedPlan(
             plan,
-            runs,
+            tuple(self._prepare(plan, step) for step in plan.steps),
             tuple(
                 _temporary(slot, offset)
                 for slot, offset in zip(plan.slots, plan.offsets, strict=True)
                 if offset >= 0
             ),
-            max(panels, default=0),
+            max((self._scratch_bytes(plan, step) for step in plan.steps), default=0),
             allocator(plan.slots[plan.output].tensor),
             _plain_product(plan),
         )
@@ -136,6 +134,23 @@ class HostExecutor:
                 return self._elementwise(plan, step)
             case Reduce():
                 return self._reduce(plan, step)
+        assert_never(step)
+
+    def _scratch_bytes(self, plan: Plan, step: Step) -> int:
+        """Bytes that a step allocates at most while it runs."""
+        match step:
+            case Gemm():
+                return 0
+            case Gett(panels=None):
+                return _converted_bytes(plan, step)
+            case Gett():
+                return panel_bytes(step, self.workers.threads)
+            case Permute() | Elementwise():
+                size = np.dtype(step.dtype).itemsize
+                tile = min(TILE_ELEMENTS, prod(step.extents))
+                return self.workers.threads * 4 * tile * size
+            case Reduce():
+                return _reduction_bytes(step)
         assert_never(step)
 
     def _family_for(self, size: int, small: int) -> HostKernels:
@@ -297,7 +312,7 @@ class HostExecutor:
         reduce = self._reduction(plan, step)
 
         def run(slots: Sequence[Array], alpha: Any, beta: Any) -> None:
-            value = reduce(_broadcast(read(slots[source.slot]), step.extents), slots[source.slot])
+            value = reduce(read(slots[source.slot]), slots[source.slot])
             addend = None
             if kept_view is not None and step.addend is not None:
                 addend = kept_view(slots[step.addend.slot])
@@ -317,7 +332,8 @@ class HostExecutor:
             def with_numpy(view: Array, whole: Array) -> Array:
                 if operator is not Operator.IDENTITY:
                     view = apply_operator(operator, view.astype(dtype))
-                return np.asarray(ufunc.reduce(view, axis=axes, dtype=dtype))
+                whole = _broadcast(view, step.extents)
+                return np.asarray(ufunc.reduce(whole, axis=axes, dtype=dtype))
 
             return with_numpy
         packed = packed_strides(kept)
@@ -502,6 +518,35 @@ def _broadcast(x: Array, shape: tuple[int, ...]) -> Array:
 def _aligned(flat: Array) -> Array:
     """Compiled kernels read aligned memory only."""
     return flat if flat.flags.aligned else flat.copy()
+
+
+# --- what a call allocates -------------------------------------------------------------------
+
+
+def _converted_bytes(plan: Plan, step: Gett) -> int:
+    """Converted operands and a result that is not yet D, of a product loop by loop."""
+    size = np.dtype(step.dtype).itemsize
+    needed = 0
+    for slot, operator, kinds in (
+        (step.a, step.operator_a, (Kind.BATCH, Kind.M, Kind.K)),
+        (step.b, step.operator_b, (Kind.BATCH, Kind.N, Kind.K)),
+    ):
+        if plan.slots[slot].tensor.dtype != step.dtype or operator is not Operator.IDENTITY:
+            needed += step.extent(*kinds) * size
+    if plan.slots[step.d].tensor.dtype != step.dtype or step.c is not None:
+        needed += 3 * step.extent(Kind.BATCH, Kind.M, Kind.N) * size
+    return needed
+
+
+def _reduction_bytes(step: Reduce) -> int:
+    """The reduced values, twice where C is added, and an operand its operator was applied to."""
+    size = np.dtype(step.dtype).itemsize
+    kept = prod(step.extents[: step.kept])
+    needed = kept * (1 if step.addend is None else 3)
+    if step.source.operator is not Operator.IDENTITY:
+        strides = step.source.view.strides
+        needed += prod(n for n, s in zip(step.extents, strides, strict=True) if s)
+    return needed * size
 
 
 # --- elements -------------------------------------------------------------------------------

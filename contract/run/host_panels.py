@@ -24,7 +24,7 @@ from contract.run.host_operators import apply_operator
 from contract.run.host_views import Array, compact_strides, strided
 from contract.run.workers import Workers
 
-__all__ = ["PanelProduct"]
+__all__ = ["PanelProduct", "panel_bytes"]
 
 Name = Literal["a", "b", "d", "c"]
 
@@ -155,18 +155,6 @@ class PanelProduct:
                 for panel in panels[1:]:
                     np.add(panels[0][:used], panel[:used], out=panels[0][:used])
                 self._finish(sum_[0][0], panels[0], target, addend, alpha, beta)
-
-    @property
-    def workspace(self) -> int:
-        """Bytes of panels that one call allocates at most."""
-        jobs = sum(map(len, self.sums))
-        threads = min(self.workers.threads, jobs)
-        own = self.size_d * (2 if any(len(chain) > 1 for s in self.sums for chain in s) else 1)
-        own += self.size_d * (self.step.c is not None)
-        own += self.size_a * (not self.whole_a) + self.size_b * (not self.whole_b)
-        shared = self.size_a * self.whole_a + self.size_b * self.whole_b
-        partial = self.size_d * jobs if self.panels.splits > 1 else 0
-        return int(shared + threads * own + partial) * self.dtype.itemsize
 
     # --- preparation ----------------------------------------------------------------------
 
@@ -300,6 +288,27 @@ class PanelProduct:
             np.multiply(plus, beta, out=plus)
             np.add(panel[: side.elements], plus, out=panel[: side.elements])
         side.pack(panel, 0, target.flat, target.origin + block.d)
+
+
+def panel_bytes(step: Gett, threads: int) -> int:
+    """Bytes of panels that one call allocates at most with this number of threads."""
+    assert step.panels is not None
+    panels = step.panels
+    size_a, size_b, size_d = (
+        prod(b for loop, b in zip(step.loops, panels.blocks, strict=True) if loop.kind in kinds)
+        for kinds in (
+            (Kind.BATCH, Kind.M, Kind.K),
+            (Kind.BATCH, Kind.N, Kind.K),
+            (Kind.BATCH, Kind.M, Kind.N),
+        )
+    )
+    counts = [ceil(x.extent / b) for x, b in zip(step.loops, panels.blocks, strict=True)]
+    summed = prod(n for n, loop in zip(counts, step.loops, strict=True) if loop.kind is Kind.K)
+    jobs = prod(counts) // summed * panels.splits
+    own = size_d * (panels.pack_d + (summed > 1) + (step.c is not None))
+    own += size_a * panels.pack_a + size_b * panels.pack_b
+    partial = size_d * jobs if panels.splits > 1 else 0
+    return (min(threads, jobs) * own + partial) * np.dtype(step.dtype).itemsize
 
 
 def _memory(array: Array) -> _Memory:

@@ -1,6 +1,7 @@
 """contract and contract_expression: layouts, scalars, operators, limits, refusals, threads."""
 
 import threading
+import tracemalloc
 from typing import Any
 
 import ml_dtypes
@@ -333,6 +334,38 @@ def test_memory_limit_is_kept_before_anything_is_allocated() -> None:
     ct.contract("ij,jk->ik", A, B, memory_limit=64)
     ct.contract("ij,jk->ik", A, B, memory_limit=0, out=out)
     np.testing.assert_allclose(out, A @ B)
+
+
+@pytest.mark.parametrize(
+    ("text", "operands", "options"),
+    [
+        ("i->", (np.ones(10**5),), {"operators": ["exp"]}),
+        ("i->", (np.ones(10**5, ">f8"),), {}),
+        ("ij,jk->ik", (np.ones((300, 300), "f4"), np.ones((300, 300))), {}),
+        ("ij,kj->ki", (np.ones((300, 300)), np.ones((300, 300))), {"alpha": 2}),
+        ("ijk,jkl->il", (np.ones((40, 40, 40)), np.ones((40, 40, 40), "f2")), {}),
+        ("ij,jk,kl->il", (np.ones((90, 90)), np.ones((90, 90)), np.ones((90, 90))), {}),
+        ("ij,ji->ij", (np.ones((300, 300)), np.ones((300, 300))), {}),
+    ],
+)
+def test_no_call_allocates_more_than_it_estimates(
+    text: str, operands: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    with ct.Handle(threads=2) as handle:
+        ct.contract(text, *operands, handle=handle, **options)  # plans, compiles
+        call = next(iter(handle.plans._lines.values()))
+        tracemalloc.start()
+        ct.contract(text, *operands, handle=handle, **options)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak <= call.needed_bytes + 100_000, f"{peak} bytes at the peak"
+
+
+def test_an_overlapping_out_counts_against_the_limit() -> None:
+    x = np.ones((50, 50))
+    with pytest.raises(ct.InsufficientWorkspaceError, match="20000 bytes"):
+        ct.contract("ij,jk->ik", x, x, out=x, memory_limit=100)
+    assert (x == 1).all()
 
 
 def test_more_than_the_machine_has_is_refused() -> None:
