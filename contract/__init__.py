@@ -1,10 +1,21 @@
 """Einsum contraction engine in the style of cuTENSOR."""
 
-from contract.api import ContractExpression, contract, contract_expression
+from contract.api import ContractExpression, contract, contract_expression, contract_trinary
 from contract.cache import PlanCache
 from contract.compute import ComputeType
 from contract.config import Settings
-from contract.descriptors import Algo, Contraction, Operand, PlanPreference, TensorDescriptor
+from contract.descriptors import (
+    Algo,
+    Contraction,
+    ElementwiseOperation,
+    Operand,
+    Padding,
+    PlanPreference,
+    Reduction,
+    TensorDescriptor,
+    WorkspacePreference,
+)
+from contract.elementwise import elementwise_binary, elementwise_trinary, permute, reduce
 from contract.errors import (
     ArchMismatchError,
     CacheFileError,
@@ -31,6 +42,7 @@ __all__ = [
     "ContractError",
     "ContractExpression",
     "Contraction",
+    "ElementwiseOperation",
     "ExecutionError",
     "Handle",
     "InsufficientWorkspaceError",
@@ -38,15 +50,23 @@ __all__ = [
     "NotSupportedError",
     "Operand",
     "Operator",
+    "Padding",
     "Plan",
     "PlanCache",
     "PlanPreference",
+    "Reduction",
     "Settings",
     "TensorDescriptor",
     "UnsupportedTypeError",
+    "WorkspacePreference",
     "contract",
     "contract_expression",
+    "contract_trinary",
     "default_handle",
     "einsum",
     "einsum_path",
+    "elementwise_binary",
+    "elementwise_trinary",
+    "permute",
+    "reduce",
 ]

@@ -1,6 +1,6 @@
 """The public verbs of the engine: contract, and contract_expression to plan once."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,14 @@ import numpy as np
 from contract.compute import ComputeType
 from contract.descriptors import TensorDescriptor
 from contract.errors import InvalidValueError, UnsupportedTypeError
-from contract.handle import Handle, default_handle
+from contract.evaluation import (
+    beta_of,
+    evaluate,
+    frozen,
+    handle_or_default,
+    interleaved_arguments,
+)
+from contract.handle import Handle
 from contract.operators import Operator
 from contract.plan import Plan
 from contract.request import (
@@ -24,7 +31,7 @@ from contract.run.call import Call
 from contract.run.explain import explain
 from contract.run.host_views import Array
 
-__all__ = ["ContractExpression", "contract", "contract_expression", "evaluate"]
+__all__ = ["ContractExpression", "contract", "contract_expression", "contract_trinary"]
 
 
 def contract(
@@ -41,7 +48,7 @@ def contract(
     memory_limit: int | None = None,
     handle: Handle | None = None,
 ) -> Array:
-    """D = alpha * op(T1) * op(T2) * ... + beta * C, summed over the modes that D has not.
+    """D = alpha * op(T1) * op(T2) * ... + beta * op(C), summed over the modes that D has not.
 
     ``contract("abc,kb->ac", A, B)`` sums over b and k; the interleaved form
     ``contract(A, ["a", "b"], B, ["b", "c"], ["a", "c"])`` takes any hashable labels. Modes
@@ -50,8 +57,8 @@ def contract(
     for "C", like the operands for "A", in the cheapest layout for "K"; or it is written to
     ``out``. C has the modes of the output in any layout; beta is 1 where C is given and beta
     is not. With alpha or beta 0 the scaled tensors are not read. ``operators`` has one unary
-    operator (or None) for each operand. ``optimize`` is opt_einsum's; ``memory_limit`` bounds
-    the bytes of the result and the workspace together.
+    operator (or None) for each operand, and may have one more for C. ``optimize`` is
+    opt_einsum's; ``memory_limit`` bounds the bytes of the result and the workspace together.
 
     Raises InvalidValueError (a ValueError) for expressions, extents and options that break a
     rule, UnsupportedTypeError (a TypeError) for types, InsufficientWorkspaceError (a
@@ -60,7 +67,7 @@ def contract(
     """
     if type(expression) is not str:
         expression, operands = interleaved_arguments((expression, *operands))
-    handle = _handle(handle)
+    handle = handle_or_default(handle)
     if out is None and c is None and beta is None:
         layouts = layouts_of(operands)
         if layouts is not None and operators is None:
@@ -71,92 +78,27 @@ def contract(
                 call = None
             if call is not None:
                 return call.fresh(operands, alpha)
-    options = Options(order, compute_type, _frozen(operators), _frozen(optimize), memory_limit)
-    return evaluate(handle, expression, operands, options, out, c, alpha, beta)
+    options = Options(order, compute_type, frozen(operators), frozen(optimize), memory_limit)
+    return evaluate(handle, expression, operands, options, out, c, (alpha, beta_of(c, beta), 0))
 
 
-def evaluate(
-    handle: Handle,
-    written: Written,
-    operands: Sequence[Any],
-    options: Options,
-    out: Any = None,
-    c: Any = None,
-    alpha: Any = 1,
-    beta: Any = None,
+def contract_trinary(
+    expression: Any, *operands: Any, d: Any = None, beta: complex | None = None, **options: Any
 ) -> Array:
-    """``contract`` with its options checked and frozen; plans are cached under all of them."""
-    arrays = [as_array(x) for x in operands]
-    if out is not None and not isinstance(out, np.ndarray):
-        raise UnsupportedTypeError(f"out must be a NumPy array: it is a {type(out).__name__}.")
-    if out is not None and not out.flags.writeable:
-        raise InvalidValueError("out is read-only.")
-    target = None if out is None else np.asarray(out)  # a subclass has its own ideas of shapes
-    addend, beta = _addend(c, beta)
-    layouts = [layout_of(x) for x in arrays]
-    others = tuple(None if x is None else layout_of(x) for x in (target, addend))
-    key: Hashable = (written, options, *layouts, *others)
-    if others == (None, None) and options.operators is None and options.dtype is None:
-        flat = [part for layout in layouts for part in layout]
-        head = (written, options.order, options.compute_type, options.optimize)
-        key = (*head, options.memory_limit, *flat)
-    call = handle.plans.get(key)
-    if call is None:
-        if c is not None and addend is None:  # checked although it is not read
-            call_for(handle, written, layouts, options, others[0], layout_of(as_array(c)))
-        call = call_for(handle, written, layouts, options, *others)
-        handle.plans.put(key, call)
-    result = call.into(arrays, target, addend, alpha, beta)
-    return result if out is None else out
+    """E = alpha * op(A) * op(B) * op(C) + beta * op(D): ``contract`` of three operands.
 
-
-def interleaved_arguments(arguments: Sequence[Any]) -> tuple[Written, tuple[Any, ...]]:
-    """(array, labels, ..., output labels) -> what was written, and the arrays."""
-    operands = tuple(arguments[0 : len(arguments) - 1 : 2])
-    if not operands:
-        raise InvalidValueError(
-            "An expression is a string followed by operands, or operands each followed by its "
-            f"labels: a lone {type(arguments[0]).__name__} is neither."
-        )
-    sublists = tuple(_labels(each) for each in arguments[1::2])
-    output = _labels(arguments[-1]) if len(arguments) % 2 else None
-    return (sublists, output), operands
-
-
-def _handle(handle: Handle | None) -> Handle:
-    if handle is None:
-        return default_handle()
-    if not isinstance(handle, Handle):
-        raise InvalidValueError(f"handle is a Handle: it is {handle!r}.")
-    return handle
-
-
-def _labels(sublist: Any) -> tuple[Hashable, ...]:
-    try:
-        labels = tuple(sublist)
-        hash(labels)
-    except TypeError:
-        raise InvalidValueError(
-            f"Labels are a sequence of hashables, one for each dimension: {sublist!r} is none."
-        ) from None
-    return labels
-
-
-def _frozen(value: Any) -> Any:
-    """Lists as tuples, so that an option can be part of a key."""
-    return tuple(_frozen(each) for each in value) if isinstance(value, list | tuple) else value
-
-
-def _addend(c: Any, beta: Any) -> tuple[Array | None, Any]:
-    """C as an array where it is read, and beta."""
-    if c is None:
-        if beta is not None and beta != 0:
-            raise InvalidValueError(f"beta is {beta!r}, and there is no c to scale.")
-        return None, 0
-    beta = 1 if beta is None else beta
-    if np.ndim(beta):
-        raise InvalidValueError(f"beta must be a scalar number: it is {beta!r}.")
-    return (None, 0) if beta == 0 else (as_array(c), beta)
+    ``contract_trinary("ab,bc,cd->ad", A, B, C)``; the addend is called ``d`` here, the other
+    options are ``contract``'s. Source: cuTENSOR's trinary contraction.
+    """
+    if type(expression) is not str:
+        expression, operands = interleaved_arguments((expression, *operands))
+    if len(operands) != 3:
+        raise InvalidValueError(f"contract_trinary takes three operands: it got {len(operands)}.")
+    if type(expression) is not str:
+        sublists, output = expression
+        pairs = [x for pair in zip(operands, sublists, strict=True) for x in pair]
+        return contract(*pairs, *([] if output is None else [output]), c=d, beta=beta, **options)
+    return contract(expression, *operands, c=d, beta=beta, **options)
 
 
 def contract_expression(
@@ -181,14 +123,14 @@ def contract_expression(
     """
     if type(expression) is not str:
         expression, operands = interleaved_arguments((expression, *operands))
-    options = Options(order, compute_type, _frozen(operators), _frozen(optimize), memory_limit)
+    options = Options(order, compute_type, frozen(operators), frozen(optimize), memory_limit)
     try:
         kind = np.dtype(dtype)
     except TypeError:
         raise UnsupportedTypeError(f"dtype is a NumPy data type: it is {dtype!r}.") from None
     given = tuple(_operand(x, kind) for x in operands)
     _check_constants(constants, given)
-    return ContractExpression(expression, given, options, _handle(handle))
+    return ContractExpression(expression, given, options, handle_or_default(handle))
 
 
 def _check_constants(constants: Any, given: Sequence[Any]) -> None:
@@ -261,7 +203,8 @@ class ContractExpression:
             arrays = self._with_constants(operands) if self._constants else operands
             return self._call.fresh(arrays, alpha)
         arrays = self._checked(operands)
-        return evaluate(self._handle, self._written, arrays, self._options, out, c, alpha, beta)
+        scalars = alpha, beta_of(c, beta), 0
+        return evaluate(self._handle, self._written, arrays, self._options, out, c, scalars)
 
     def explain(self) -> str:
         """The plan as a table: steps, costs, candidates, and why the chosen ones won."""

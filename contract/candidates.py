@@ -11,8 +11,9 @@ from contract.compute import is_blas_type
 from contract.descriptors import Algo
 from contract.heuristics import Machine
 from contract.matrix_options import gemm_options, transposed_options
+from contract.operators import BinaryOperator
 from contract.panel_options import panel_options
-from contract.plan import Elementwise, Gett, Kind, Loop, Source, View
+from contract.plan import Elementwise, Gett, Kind, Loop, Scalar
 from contract.products import (
     STRIDE_A,
     STRIDE_B,
@@ -30,9 +31,14 @@ __all__ = ["options"]
 
 
 def options(problem: ProductProblem, machine: Machine) -> list[Option]:
-    """Every way to solve ``problem`` that the machine has, unordered, at least one."""
+    """Every way to solve ``problem`` that the machine has, unordered, at least one.
+
+    A mode summed over that one operand has not is left to the loops.
+    """
     loops = loop_table(problem)
     found = [loop_option(problem, loops, machine)]
+    if any(loop.kind is Kind.K and not (loop.a and loop.b) for loop in loops):
+        return found
     found += elementwise_options(problem, loops, machine)
     found += gemm_options(problem, loops, machine)
     if prod(loop.extent for loop in loops) > machine.loop_product:
@@ -59,20 +65,19 @@ def elementwise_options(
     """Nothing is summed: d = a * b with broadcast strides."""
     if any(loop.kind is Kind.K for loop in loops):
         return
-    d = problem.d
-    extents = tuple(problem.extents[mode] for mode in d.modes)
-    sources = tuple(
-        Source(View(term.slot, tuple(map(term.stride, d.modes))), term.operator)
-        for term in (problem.a, problem.b)
-    )
+    d, modes = problem.d, problem.d.modes
+    extents = tuple(problem.extents[mode] for mode in modes)
+    alpha = Scalar.ALPHA if problem.scaled else None
+    sources = [problem.a.source(modes, alpha), problem.b.source(modes)]
+    if problem.c is not None:
+        sources.append(problem.c.source(modes, Scalar.BETA))
     step = Elementwise(
-        sources,
-        View(d.slot, d.strides),
+        tuple(sources),
+        (BinaryOperator.MUL, BinaryOperator.ADD)[: len(sources) - 1],
+        d.view(modes),
         extents,
-        d.modes,
+        modes,
         problem.dtype,
-        problem.scaled,
-        View(problem.c.slot, tuple(map(problem.c.stride, d.modes))) if problem.c else None,
     )
     seconds = machine.call + prod(extents) / (2 * machine.transpose_rate)
     along = _fastest(loops, STRIDE_D)

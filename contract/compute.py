@@ -1,24 +1,29 @@
 """Compute types: which combinations of data types are legal, and what each promises.
 
-A compute type is the minimum accuracy of a whole computation. The tables follow the
-data-type tables of the cuTENSOR user guide; integers, bool and NumPy's extended types compute
-in themselves and have no compute type.
+A compute type is the minimum accuracy of a whole computation. The tables follow the data-type
+tables of the cuTENSOR user guide. Integers, bool and NumPy's extended types are beyond them:
+they compute in themselves and have no compute type.
 """
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from contract.errors import UnsupportedTypeError
 
 __all__ = [
+    "COMPUTE_TYPES",
     "ComputeType",
+    "Family",
+    "Rule",
     "accumulator",
     "has_compute_type",
     "is_blas_type",
     "is_complex",
     "is_real_floating",
     "item_size",
-    "resolve",
-    "scalar_type",
+    "promoted",
+    "rule",
     "unit_roundoff",
 ]
 
@@ -37,34 +42,80 @@ class ComputeType(Enum):
     INT8X8 = "8XINT8"
 
 
-_SINGLE = (
-    ComputeType.F32,
-    ComputeType.TF32,
-    ComputeType.TF32X3,
-    ComputeType.BF16,
-    ComputeType.F16,
-    ComputeType.BF16X9,
-    ComputeType.F16X4,
-)
-_COMPLEX_SINGLE = (
-    ComputeType.F32,
-    ComputeType.TF32,
-    ComputeType.TF32X3,
-    ComputeType.BF16X9,
-    ComputeType.F16X4,
-)
-_DOUBLE = (ComputeType.F64, ComputeType.F32, ComputeType.INT8X8)
+class Family(Enum):
+    """Operations that share a table of legal types."""
 
-# Contractions: the first compute type of a row is the default.
-CONTRACTION_TYPES: dict[str, tuple[ComputeType, ...]] = {
+    CONTRACTION = "contraction"
+    REDUCTION = "reduction"
+    ELEMENTWISE = "elementwise operation"
+    PERMUTATION = "permutation"
+
+
+_DOUBLE = (ComputeType.F64, ComputeType.F32, ComputeType.INT8X8)
+_PASS: Mapping[str, tuple[ComputeType, ...]] = {
     "float16": (ComputeType.F32, ComputeType.F16),
     "bfloat16": (ComputeType.F32, ComputeType.BF16),
-    "float32": _SINGLE,
-    "float64": _DOUBLE,
-    "complex64": _COMPLEX_SINGLE,
-    "complex128": _DOUBLE,
+    "float32": (ComputeType.F32,),
+    "float64": (ComputeType.F64,),
+    "complex64": (ComputeType.F32,),
+    "complex128": (ComputeType.F64,),
 }
-MIXED_DOUBLE_TYPES = (ComputeType.F64,)  # float64 x complex128
+
+# Compute types by the type the operands have in common; the first of a row is the default. A
+# real operand beside a complex one, and an operand beside a wider one, take the common type's
+# row: that covers cuTENSOR's mixed rows. Real times complex has the default alone.
+COMPUTE_TYPES: Mapping[Family, Mapping[str, tuple[ComputeType, ...]]] = {
+    Family.CONTRACTION: {
+        "float16": (ComputeType.F32, ComputeType.F16),
+        "bfloat16": (ComputeType.F32, ComputeType.BF16),
+        "float32": (
+            ComputeType.F32,
+            ComputeType.TF32,
+            ComputeType.TF32X3,
+            ComputeType.BF16,
+            ComputeType.F16,
+            ComputeType.BF16X9,
+            ComputeType.F16X4,
+        ),
+        "float64": _DOUBLE,
+        "complex64": (
+            ComputeType.F32,
+            ComputeType.TF32,
+            ComputeType.TF32X3,
+            ComputeType.BF16X9,
+            ComputeType.F16X4,
+        ),
+        "complex128": _DOUBLE,
+    },
+    Family.REDUCTION: _PASS,
+    Family.ELEMENTWISE: _PASS,
+    Family.PERMUTATION: _PASS,
+}
+
+_SIGNIFICAND_BITS = {
+    "float16": 11,
+    "bfloat16": 8,
+    "float32": 24,
+    "float64": 53,
+    "complex64": 24,
+    "complex128": 53,
+}
+# The unit roundoff to which a compute type may round an input. Split types keep the leading
+# parts of it: two of tf32 lose their product of low parts, two of float16 and three of bfloat16
+# only what no part holds.
+_INPUT_ROUNDOFF = {
+    ComputeType.F16: 2.0**-11,
+    ComputeType.BF16: 2.0**-8,
+    ComputeType.TF32: 2.0**-11,
+    ComputeType.TF32X3: 2.0**-21,
+    ComputeType.F16X4: 2.0**-22,
+    ComputeType.BF16X9: 2.0**-24,
+    ComputeType.F32: 2.0**-24,
+    ComputeType.F64: 2.0**-53,
+    ComputeType.INT8X8: 2.0**-53,
+}
+_COMPUTED_IN_HALF = {ComputeType.F16: "float16", ComputeType.BF16: "bfloat16"}
+_SINGLE_OF = {"float64": "float32", "complex128": "complex64"}
 
 _ITEM_SIZES = {
     "bool": 1,
@@ -87,14 +138,6 @@ _ITEM_SIZES = {
     "complex192": 24,
     "complex256": 32,
     "object": 8,
-}
-_UNIT_ROUNDOFFS = {
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-    "float32": 2.0**-24,
-    "float64": 2.0**-53,
-    "complex64": 2.0**-24,
-    "complex128": 2.0**-53,
 }
 _BLAS_TYPES = frozenset({"float32", "float64", "complex64", "complex128"})
 _COMPLEX_TYPES = frozenset({"complex64", "complex128", "complex192", "complex256"})
@@ -129,43 +172,88 @@ def is_blas_type(dtype: str) -> bool:
 
 def has_compute_type(dtype: str) -> bool:
     """Whether results of the type are governed by a compute type."""
-    return dtype in CONTRACTION_TYPES
+    return dtype in _SIGNIFICAND_BITS
 
 
 def unit_roundoff(dtype: str) -> float:
     """u = 2^-p of a floating-point type with p significant bits."""
-    return _UNIT_ROUNDOFFS[dtype]
+    return 2.0 ** -_SIGNIFICAND_BITS[dtype]
 
 
 def accumulator(dtype: str) -> str:
-    """The type in which sums that end in ``dtype`` are kept on the host.
+    """The type in which the host computes what ends in ``dtype``.
 
-    16-bit floating-point types accumulate in float32 and round once; every other type
-    accumulates in itself, which no compute type of its row exceeds in accuracy.
+    16-bit floating-point types are computed in float32 and rounded once; every other type in
+    itself.
     """
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
-def resolve(inputs: tuple[str, ...], output: str, requested: ComputeType | None) -> str | None:
-    """The compute type's name for these types, or None where types compute in themselves.
+def promoted(types: Iterable[str]) -> str | None:
+    """The smallest of the tables' types that holds all of ``types``, None if there is none.
 
-    ``requested=None`` takes the default of the row. A row the tables do not have raises
-    UnsupportedTypeError with the compute types that are supported.
+    Types beyond the tables have none but themselves.
     """
-    legal = CONTRACTION_TYPES.get(output, ())
-    if output == "complex128" and "float64" in inputs:
-        legal = MIXED_DOUBLE_TYPES
-    if requested is None:
-        return legal[0].value if legal else None
-    if requested not in legal:
-        supported = ", ".join(kind.value for kind in legal) or "none (it computes in itself)"
+    distinct = sorted(set(types))
+    if len(distinct) == 1:
+        return distinct[0]
+    if not all(has_compute_type(dtype) for dtype in distinct):
+        return None
+    double = any(_SIGNIFICAND_BITS[dtype] == 53 for dtype in distinct)
+    if any(is_complex(dtype) for dtype in distinct):
+        return "complex128" if double else "complex64"
+    return "float64" if double else "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One legal row: what a computation promises, and in which types the host keeps it.
+
+    ``accumulator`` holds products and sums, ``scalar`` alpha, beta and gamma. The promise:
+    an input may be rounded to ``input_roundoff`` (0: not below its own), a sum of k terms adds
+    (k + 2) ``sum_roundoff``. Both are None where the type computes in itself.
+    """
+
+    compute: ComputeType | None
+    accumulator: str
+    scalar: str
+    input_roundoff: float | None = None
+    sum_roundoff: float | None = None
+
+
+def rule(family: Family, types: Sequence[str], dtype: str, requested: ComputeType | None) -> Rule:
+    """The row for operands of ``types`` computed in ``dtype``; ``requested=None``: its default.
+
+    A row the tables do not have raises UnsupportedTypeError with the compute types that are
+    supported.
+    """
+    legal = COMPUTE_TYPES[family].get(dtype, ())
+    if len({is_complex(each) for each in types}) == 2:
+        legal = legal[:1]
+    if requested is not None and requested not in legal:
+        supported = ", ".join(kind.value for kind in legal) or "none (the type computes in itself)"
         raise UnsupportedTypeError(
-            f"Compute type {requested.value} is not supported for {' x '.join(inputs)} -> "
-            f"{output}; supported: {supported}."
+            f"Compute type {requested.value} is not supported for {' x '.join(types)} "
+            f"({family.value} in {dtype}); supported: {supported}."
         )
-    return requested.value
+    if not legal:
+        return Rule(None, dtype, dtype)
+    return _promise(family, dtype, legal[0] if requested is None else requested)
 
 
-def scalar_type(output: str) -> str:
-    """The type of alpha and beta of a contraction into ``output``."""
-    return accumulator(output)
+def _promise(family: Family, dtype: str, compute: ComputeType) -> Rule:
+    """What a legal row promises.
+
+    64-bit data with compute type 32F is computed in 32 bits. Everything else is computed in the
+    type itself, 16-bit types in float32: at least what the row asks for.
+    """
+    own = accumulator(dtype)
+    half = _COMPUTED_IN_HALF.get(compute)
+    if compute is ComputeType.F32:
+        own = _SINGLE_OF.get(own, own)
+    scalar = accumulator(dtype)
+    if half is not None and family in (Family.ELEMENTWISE, Family.PERMUTATION):
+        scalar = half
+    promised = unit_roundoff(dtype if half == dtype else own)
+    rounded = _INPUT_ROUNDOFF[compute]
+    return Rule(compute, own, scalar, rounded if rounded > unit_roundoff(dtype) else 0.0, promised)

@@ -1,16 +1,36 @@
 """What is asked, without arrays: tensors, operands, the operation, and preferences."""
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from contract.compute import item_size
-from contract.errors import InvalidValueError
+from contract.compute import (
+    COMPUTE_TYPES,
+    ComputeType,
+    Family,
+    Rule,
+    is_complex,
+    item_size,
+    promoted,
+    rule,
+)
+from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.layout import packed_strides
-from contract.operators import Operator
+from contract.operators import BinaryOperator, Operator, require, require_binary
 
-__all__ = ["Algo", "Contraction", "Operand", "PlanPreference", "TensorDescriptor"]
+__all__ = [
+    "Algo",
+    "Contraction",
+    "ElementwiseOperation",
+    "Operand",
+    "OperationDescriptor",
+    "Padding",
+    "PlanPreference",
+    "Reduction",
+    "TensorDescriptor",
+    "WorkspacePreference",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +71,17 @@ class TensorDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """op(T) with one mode for each dimension of the tensor; a repeated mode is a diagonal."""
+    """op(T) with one mode for each dimension of the tensor; a repeated mode is a diagonal.
+
+    Modes are any hashable labels, such as the letters of a string. An operation numbers them.
+    """
 
     tensor: TensorDescriptor
-    modes: tuple[int, ...]
+    modes: tuple[Any, ...]
     operator: Operator = Operator.IDENTITY
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "modes", tuple(self.modes))
         if len(self.modes) != len(self.tensor.extents):
             raise InvalidValueError(
                 f"One mode for each dimension: {len(self.tensor.extents)} dimensions, "
@@ -67,25 +91,208 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """D = alpha * op(T1) * op(T2) * ... + beta * C, summed over the modes D has not.
+    """D = alpha * op(T1) * op(T2) * ... + beta * op(C), summed over the modes D has not.
 
-    Any number of inputs from one: one input permutes, takes diagonals and reduces. ``labels``
-    are the modes' printed names. Products and sums are formed in ``accumulator``. With
-    ``free_layout`` the plan may choose D's memory order. alpha and beta belong to execution;
-    whether C is read is structure and stands here.
+    Any number of inputs from one: one input permutes, takes diagonals and reduces. ``compute``
+    is the minimum accuracy (None: the default for the types). ``dtype`` is the type whose row
+    of the tables governs; empty: the type the operands have in common, which D then has too.
+    ``labels`` name the modes once they are numbers. With ``free_layout`` the plan may choose
+    D's memory order. alpha and beta belong to execution; whether C is read stands here.
     """
 
     inputs: tuple[Operand, ...]
     output: Operand
-    addend: Operand | None
-    labels: tuple[str, ...]
-    accumulator: str
-    compute: str | None = None
+    addend: Operand | None = None
+    labels: tuple[str, ...] = ()
+    dtype: str = ""
+    compute: ComputeType | None = None
     free_layout: bool = False
+    rule: Rule = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.inputs:
             raise InvalidValueError("A contraction needs at least one operand.")
+        _number_modes(self, "addend")
+        _find_rule(self, Family.CONTRACTION, self.addend)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """D = alpha * reduce(op(A)) + beta * op(C): A's modes that D has not are reduced.
+
+    ``operator`` is ADD, MUL, MAX or MIN. The other fields are those of Contraction.
+    """
+
+    inputs: tuple[Operand, ...]
+    output: Operand
+    addend: Operand | None = None
+    operator: BinaryOperator = BinaryOperator.ADD
+    labels: tuple[str, ...] = ()
+    dtype: str = ""
+    compute: ComputeType | None = None
+    free_layout: bool = False
+    rule: Rule = field(init=False)
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != 1:
+            raise InvalidValueError(f"A reduction has one operand: it got {len(self.inputs)}.")
+        _number_modes(self, "addend")
+        _find_rule(self, Family.REDUCTION, self.addend)
+        require_binary(self.operator, self.rule.accumulator)
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """``left`` and ``right`` elements of ``value`` around each dimension of a result."""
+
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    value: complex = 0
+
+    def __post_init__(self) -> None:
+        if len(self.left) != len(self.right) or min((*self.left, *self.right), default=0) < 0:
+            raise InvalidValueError(
+                f"Padding is 0 or more elements on both sides of each dimension: it is "
+                f"{self.left} on the left, {self.right} on the right."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ElementwiseOperation:
+    """One to three operands combined element by element; a missing mode broadcasts.
+
+    One: D = alpha * op(A), cuTENSOR's permutation, with optional padding.
+    Two: D = opAC(alpha * op(A), gamma * op(C)), its elementwise binary operation.
+    Three: D = opABC(opAB(alpha * op(A), beta * op(B)), gamma * op(C)), its trinary one.
+    ``operators`` are opAC, or opAB and opABC. The other fields are those of Contraction.
+    """
+
+    inputs: tuple[Operand, ...]
+    output: Operand
+    operators: tuple[BinaryOperator, ...] = ()
+    padding: Padding | None = None
+    labels: tuple[str, ...] = ()
+    dtype: str = ""
+    compute: ComputeType | None = None
+    free_layout: bool = False
+    rule: Rule = field(init=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.inputs) <= 3:
+            raise InvalidValueError(
+                f"An elementwise operation has one to three operands: it got {len(self.inputs)}."
+            )
+        if len(self.operators) != len(self.inputs) - 1:
+            raise InvalidValueError(
+                f"One operator between two operands: {len(self.inputs)} operands, "
+                f"{len(self.operators)} operators."
+            )
+        _number_modes(self)
+        _check_elementwise(self)
+        family = Family.ELEMENTWISE if self.operators else Family.PERMUTATION
+        _find_rule(self, family)
+        for operator in self.operators:
+            require_binary(operator, self.rule.accumulator)
+
+    @property
+    def addend(self) -> None:
+        """An elementwise operation scales C as one of its inputs."""
+
+
+OperationDescriptor = Contraction | Reduction | ElementwiseOperation
+
+
+def _number_modes(operation: OperationDescriptor, *more: str) -> None:
+    """Replace labels by their numbers in order of appearance, unless that has been done."""
+    if operation.labels:
+        return
+    numbers: dict[Any, int] = {}
+    for operand in operation.inputs:
+        for mode in operand.modes:
+            numbers.setdefault(mode, len(numbers))
+    inputs = tuple(_numbered(operand, numbers) for operand in operation.inputs)
+    object.__setattr__(operation, "inputs", inputs)
+    for name in ("output", *more):
+        operand = getattr(operation, name)
+        if operand is not None:
+            object.__setattr__(operation, name, _numbered(operand, numbers))
+    object.__setattr__(operation, "labels", tuple(map(str, numbers)))
+
+
+def _numbered(operand: Operand, numbers: Mapping[Any, int]) -> Operand:
+    for mode in operand.modes:
+        if mode not in numbers:
+            raise InvalidValueError(f"Mode {mode!r} of the result is in no operand.")
+    return replace(operand, modes=tuple(numbers[mode] for mode in operand.modes))
+
+
+def _find_rule(
+    operation: OperationDescriptor, family: Family, addend: Operand | None = None
+) -> None:
+    """Set the rule, and refuse types that no row of the tables has."""
+    inputs = [operand.tensor.dtype for operand in operation.inputs]
+    result = operation.output.tensor.dtype
+    given = operation.dtype
+    narrows = family in (Family.ELEMENTWISE, Family.PERMUTATION)
+    common = given or promoted((*inputs, result) if narrows else inputs)
+    if common is None or (not given and not narrows and common != result):
+        rows = ", ".join(COMPUTE_TYPES[family])
+        raise UnsupportedTypeError(
+            f"A {family.value} of {', '.join(inputs)} into {result} is not supported: operands "
+            f"have the result's type, one of {rows} or another type alone."
+        )
+    if addend is not None and not given and addend.tensor.dtype != result:
+        raise UnsupportedTypeError(
+            f"C has the type of D: they have {addend.tensor.dtype} and {result}."
+        )
+    found = rule(family, (*inputs, common), common, operation.compute)
+    object.__setattr__(operation, "rule", found)
+    object.__setattr__(operation, "dtype", common)
+    object.__setattr__(operation, "compute", found.compute)
+    _check_operators(operation, addend)
+
+
+def _check_operators(operation: OperationDescriptor, addend: Operand | None) -> None:
+    """Refuse operators that an operand's type has not; CONJ of a real number is IDENTITY."""
+    inputs = []
+    for at, operand in enumerate(operation.inputs):
+        require(operand.operator, operand.tensor.dtype, f"operand {at}")
+        inputs.append(_without_idle_conj(operand))
+    object.__setattr__(operation, "inputs", tuple(inputs))
+    if addend is not None:
+        require(addend.operator, addend.tensor.dtype, "C")
+        object.__setattr__(operation, "addend", _without_idle_conj(addend))
+    if operation.output.operator is not Operator.IDENTITY:
+        raise InvalidValueError(
+            f"The result has no operator: it got {operation.output.operator.name}."
+        )
+
+
+def _without_idle_conj(operand: Operand) -> Operand:
+    dtype = operand.tensor.dtype
+    idle = operand.operator is Operator.CONJ and dtype != "object" and not is_complex(dtype)
+    return replace(operand, operator=Operator.IDENTITY) if idle else operand
+
+
+def _check_elementwise(operation: ElementwiseOperation) -> None:
+    output = operation.output
+    if len(set(output.modes)) < len(output.modes):
+        raise InvalidValueError("The modes of an elementwise result are distinct.")
+    for at, operand in enumerate(operation.inputs):
+        for mode in operand.modes:
+            if mode not in output.modes:
+                raise InvalidValueError(
+                    f"Mode {operation.labels[mode]!r} of operand {at} is not in the result: "
+                    "an elementwise operation does not reduce."
+                )
+    padding = operation.padding
+    if padding is not None and operation.operators:
+        raise InvalidValueError("Only a permutation of one operand can be padded.")
+    if padding is not None and len(padding.left) != len(output.modes):
+        raise InvalidValueError(
+            f"One pair of padding for each mode of the result: {len(output.modes)} modes, "
+            f"{len(padding.left)} pairs."
+        )
 
 
 class Algo(Enum):
@@ -104,10 +311,18 @@ class PlanPreference:
     """How to plan: the algorithm, the n-th best candidate, limits, and the contraction path.
 
     ``path`` is what opt_einsum takes as ``optimize``: a name, an explicit path, or an optimizer.
-    ``memory_limit`` (bytes) excludes candidates with larger temporaries where others exist.
+    ``workspace_limit`` (bytes) excludes plans that need more beside operands and result.
     """
 
     algo: Algo = Algo.DEFAULT
     kernel_rank: int = 0
-    memory_limit: int | None = None
+    workspace_limit: int | None = None
     path: Hashable | Any = "auto"
+
+
+class WorkspacePreference(Enum):
+    """Which plan a workspace is estimated for."""
+
+    MIN = "min"  # the candidate that needs least
+    DEFAULT = "default"  # the candidate that is chosen
+    MAX = "max"  # the candidate that needs most

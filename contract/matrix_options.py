@@ -13,8 +13,8 @@ from contract.compute import is_blas_type
 from contract.descriptors import Algo, TensorDescriptor
 from contract.heuristics import Machine
 from contract.layout import packed_strides
-from contract.operators import Operator
-from contract.plan import Gemm, Kind, Loop, Permute, Product, Source, Step, View
+from contract.operators import BinaryOperator
+from contract.plan import Elementwise, Gemm, Kind, Loop, Permute, Product, Scalar, Step
 from contract.products import (
     STRIDE_A,
     STRIDE_B,
@@ -181,7 +181,7 @@ class _Packing:
         if columns and (not rows or abs(stride(columns[0])) < abs(stride(rows[0]))):
             inner, outer = columns, rows
         packed = self._temporary((*inner, *outer, *batch))
-        self.before.append(self._copy(term, packed, term.operator))
+        self.before.append(self._copy(term, packed))
         return packed
 
     def result(
@@ -193,12 +193,20 @@ class _Packing:
         if direct and _is_flat_matrix(STRIDE_D, rows, columns):
             return problem.d
         packed = self._temporary((*rows, *columns, *batch))
-        last = self._copy(packed, problem.d, Operator.IDENTITY)
-        addend = None
-        if problem.c is not None:
-            addend = View(problem.c.slot, tuple(map(problem.c.stride, problem.d.modes)))
-        self.after.append(replace(last, scaled=problem.scaled, addend=addend))
+        self.after.append(self._last(packed))
         return packed
+
+    def _last(self, packed: Term) -> Step:
+        """The permutation from the packed product to D, scaled and added to C."""
+        problem = self.problem
+        alpha = Scalar.ALPHA if problem.scaled else None
+        copy = self._copy(packed, problem.d)
+        source = replace(copy.source, scalar=alpha)
+        if problem.c is None:
+            return replace(copy, source=source)
+        addend = problem.c.source(copy.modes, Scalar.BETA)
+        add = (BinaryOperator.ADD,)
+        return Elementwise((source, addend), add, copy.target, copy.extents, copy.modes, copy.dtype)
 
     def _temporary(self, loops: tuple[Loop, ...]) -> Term:
         modes = tuple(mode for loop in loops for mode in loop.modes)
@@ -208,14 +216,11 @@ class _Packing:
         slot = self.next_slot + len(self.temporaries) - 1
         return Term(slot, modes, packed_strides(extents), self.problem.dtype)
 
-    def _copy(self, source: Term, target: Term, operator: Operator) -> Permute:
-        return Permute(
-            Source(View(source.slot, tuple(map(source.stride, target.modes))), operator),
-            View(target.slot, target.strides),
-            tuple(self.problem.extents[mode] for mode in target.modes),
-            target.modes,
-            self.problem.dtype,
-        )
+    def _copy(self, source: Term, target: Term) -> Permute:
+        modes = target.modes
+        extents = tuple(self.problem.extents[mode] for mode in modes)
+        dtype = self.problem.dtype
+        return Permute(source.source(modes), target.view(modes), extents, modes, dtype)
 
 
 def _is_flat_matrix(stride: Stride, rows: tuple[Loop, ...], columns: tuple[Loop, ...]) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from contract.api import interleaved_arguments
 from contract.errors import InvalidValueError, UnsupportedTypeError
+from contract.evaluation import interleaved_arguments
 from contract.expression import Expression, mode_extents
 from contract.handle import Handle, default_handle
 from contract.layout import overlaps
@@ -97,7 +97,7 @@ def _einsum(
         _check_out(target, shape)
         if target.shape == shape and not _overlaps_itself(target):
             call = _call(handle, written, layouts, options, layout_of(target))
-            call.into(arrays, target, None, 1, 0)
+            call.into(arrays, target, None, (1, 0, 0))
             return out
     call = _call(handle, written, layouts, options, None)
     result = call.fresh(arrays, 1)

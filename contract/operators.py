@@ -5,7 +5,7 @@ from enum import Enum
 from contract.compute import has_compute_type, is_complex, is_real_floating
 from contract.errors import InvalidValueError, UnsupportedTypeError
 
-__all__ = ["BinaryOperator", "Operator", "accepts", "require", "unary"]
+__all__ = ["BinaryOperator", "Operator", "accepts", "binary", "require", "require_binary", "unary"]
 
 
 class Operator(Enum):
@@ -50,6 +50,7 @@ class BinaryOperator(Enum):
     MIN = "min"
 
 
+_COMPLEX_BINARY = frozenset({BinaryOperator.ADD, BinaryOperator.MUL})
 _EVERY_TYPE = frozenset({Operator.IDENTITY, Operator.CONJ})  # CONJ of a real type is IDENTITY
 _INTEGER = _EVERY_TYPE | {Operator.RELU}
 
@@ -61,13 +62,22 @@ def accepts(operator: Operator, dtype: str) -> bool:
     return operator in (_EVERY_TYPE if is_complex(dtype) or dtype == "bool" else _INTEGER)
 
 
-def require(operator: Operator, dtype: str, operand: int) -> None:
+def require(operator: Operator, dtype: str, operand: str) -> None:
     """Raise UnsupportedTypeError unless ``operator`` accepts ``dtype``; names the operand."""
     if not accepts(operator, dtype):
         supported = ", ".join(each.name for each in Operator if accepts(each, dtype))
         raise UnsupportedTypeError(
-            f"Operator {operator.name} is not defined for operand {operand} of type {dtype}; "
+            f"Operator {operator.name} is not defined for {operand} of type {dtype}; "
             f"defined are {supported}."
+        )
+
+
+def require_binary(operator: BinaryOperator, dtype: str) -> None:
+    """Raise UnsupportedTypeError unless elements of ``dtype`` can be combined by ``operator``."""
+    if is_complex(dtype) and operator not in _COMPLEX_BINARY:
+        raise UnsupportedTypeError(
+            f"Operator {operator.name} is not defined for type {dtype}: complex numbers have no "
+            f"order; defined are ADD, MUL."
         )
 
 
@@ -79,4 +89,13 @@ def unary(name: "Operator | str | None") -> Operator:
         return Operator(name)
     except ValueError:
         names = ", ".join(each.value for each in Operator)
+        raise InvalidValueError(f"Unknown operator {name!r}; known are {names}.") from None
+
+
+def binary(name: "BinaryOperator | str") -> BinaryOperator:
+    """The operator called ``name``; InvalidValueError lists the names."""
+    try:
+        return BinaryOperator(name)
+    except ValueError:
+        names = ", ".join(each.value for each in BinaryOperator)
         raise InvalidValueError(f"Unknown operator {name!r}; known are {names}.") from None

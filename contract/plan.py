@@ -10,7 +10,7 @@ from enum import Enum
 from math import prod
 
 from contract.compute import is_complex, item_size
-from contract.descriptors import Algo, TensorDescriptor
+from contract.descriptors import Algo, OperationDescriptor, Padding, TensorDescriptor
 from contract.operators import BinaryOperator, Operator
 from contract.text import Row, aligned, count, seconds
 
@@ -26,6 +26,7 @@ __all__ = [
     "Plan",
     "Product",
     "Reduce",
+    "Scalar",
     "Slot",
     "SlotKind",
     "Source",
@@ -68,19 +69,29 @@ class View:
     strides: tuple[int, ...]
 
 
+class Scalar(Enum):
+    """The scalars of an execution; the values are their places in a tuple of them."""
+
+    ALPHA = 0
+    BETA = 1
+    GAMMA = 2
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
-    """op(view), read by a step."""
+    """[scalar *] op(view), read by a step; a scalar of 0 means that the view is not read."""
 
     view: View
     operator: Operator = Operator.IDENTITY
+    scalar: Scalar | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Permute:
-    """T[i] = [alpha *] op(S[i]) [+ beta * C[i]], with conversion of type and layout.
+    """T[i] = [scalar *] op(S[i]), with conversion of type and layout.
 
-    The operator and the scalars act in ``dtype``.
+    The operator and the scalar act in ``dtype``. With padding, T has more elements on both
+    sides of every dimension: element i of S goes to i + left, and the rest gets the value.
     """
 
     source: Source
@@ -88,31 +99,29 @@ class Permute:
     extents: tuple[int, ...]
     modes: tuple[int, ...]
     dtype: str
-    scaled: bool = False
-    addend: View | None = None
+    padding: Padding | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """T[i] = [alpha *] prod_j op_j(S_j[i]) [+ beta * C[i]]; stride 0 broadcasts.
+    """T[i] = op_n(... op_1(S_0[i], S_1[i]) ..., S_n[i]) in ``dtype``; stride 0 broadcasts.
 
-    Without sources the product is zero: the step fills T with zeros or with beta * C.
+    Without sources the step fills T with zeros.
     """
 
     sources: tuple[Source, ...]
+    operators: tuple[BinaryOperator, ...]
     target: View
     extents: tuple[int, ...]
     modes: tuple[int, ...]
     dtype: str
-    scaled: bool = False
-    addend: View | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """T[i] = [alpha *] sum_r op(S[i, r]) [+ beta * C[i]]; r runs over the last dimensions.
+    """T[i] = [scalar *] reduce over r of op(S[i, r]) [+ C[i]]; r are the last dimensions.
 
-    The first ``kept`` of ``extents`` belong to T; the sum is kept in ``dtype``.
+    The first ``kept`` of ``extents`` belong to T; what is reduced is kept in ``dtype``.
     """
 
     source: Source
@@ -122,8 +131,7 @@ class Reduce:
     kept: int
     dtype: str
     operator: BinaryOperator = BinaryOperator.ADD
-    scaled: bool = False
-    addend: View | None = None
+    addend: Source | None = None
 
     @property
     def reduced(self) -> int:
@@ -180,10 +188,10 @@ class Panels:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """D[l,m,n] = [alpha *] sum_k opA(A[l,m,k]) * opB(B[l,k,n]) [+ beta * C[l,m,n]].
+    """D[l,m,n] = [alpha *] sum_k opA(A[l,m,k]) * opB(B[l,k,n]) [+ beta * opC(C[l,m,n])].
 
-    A and B are ``a`` and ``b``; D and C are slots; ``loops`` hold all strides. ``dtype`` is
-    the type in which products are formed and summed.
+    ``a``, ``b``, ``d`` and ``c`` are slots; ``loops`` hold all strides. ``dtype`` is the type
+    in which products are formed and summed.
     """
 
     a: int
@@ -195,6 +203,7 @@ class Product:
     operator_b: Operator = Operator.IDENTITY
     scaled: bool = False
     c: int | None = None
+    operator_c: Operator = Operator.IDENTITY
 
     def extent(self, *kinds: Kind) -> int:
         """The number of index values over all loops of these kinds."""
@@ -231,21 +240,32 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps over slots: inputs first, then the output, the addend if one is read, temporaries.
+    """Steps that do ``operation``: slots are inputs, output, addend if one is read, temporaries.
 
     ``offsets`` place each slot's tensor in the workspace (bytes; -1: the caller gives it).
     ``considered`` has, for each step, the candidates of the operation the step belongs to.
+    ``addend_only`` is what alpha = 0 leaves of a product or a reduction: D = beta * op(C), or
+    zeros, with no input read.
     """
 
     slots: tuple[Slot, ...]
     steps: tuple[Step, ...]
     offsets: tuple[int, ...]
     workspace: int
-    labels: tuple[str, ...]
-    inputs: int
+    operation: OperationDescriptor
     considered: tuple[tuple[Candidate, ...], ...]
     naive_flops: int
-    compute: str | None = None
+    addend_only: Elementwise | None = None
+
+    @property
+    def inputs(self) -> int:
+        """How many operands there are; their slots come first."""
+        return len(self.operation.inputs)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The printed name of each mode."""
+        return self.operation.labels
 
     @property
     def output(self) -> int:
@@ -310,12 +330,9 @@ def step_slots(step: Step) -> Iterator[int]:
             if step.c is not None:
                 yield step.c
             yield step.d
-        case Elementwise():
-            yield from (source.view.slot for source in step.sources)
-            yield from _addend_and_target(step)
-        case Reduce() | Permute():
-            yield step.source.view.slot
-            yield from _addend_and_target(step)
+        case Permute() | Elementwise() | Reduce():
+            yield from (source.view.slot for source in _sources(step))
+            yield step.target.slot
 
 
 def step_bytes(plan: Plan, step: Step) -> int:
@@ -323,10 +340,14 @@ def step_bytes(plan: Plan, step: Step) -> int:
     return sum(plan.slots[slot].bytes for slot in step_slots(step))
 
 
-def _addend_and_target(step: Permute | Elementwise | Reduce) -> Iterator[int]:
-    if step.addend is not None:
-        yield step.addend.slot
-    yield step.target.slot
+def _sources(step: Permute | Elementwise | Reduce) -> tuple[Source, ...]:
+    match step:
+        case Permute():
+            return (step.source,)
+        case Elementwise():
+            return step.sources
+        case Reduce():
+            return (step.source,) if step.addend is None else (step.source, step.addend)
 
 
 # --- the whole plan ---------------------------------------------------------------------------
@@ -335,7 +356,8 @@ def _addend_and_target(step: Permute | Elementwise | Reduce) -> Iterator[int]:
 def _title(plan: Plan) -> str:
     tensors = [slot.tensor for slot in plan.slots[: plan.inputs]]
     inputs = " x ".join(str(tensor) for tensor in tensors)
-    compute = f", compute {plan.compute}" if plan.compute else ""
+    kind = plan.operation.compute
+    compute = f", compute {kind.value}" if kind else ""
     return f"{inputs} -> {plan.slots[plan.output].tensor}{compute}"
 
 
@@ -367,6 +389,8 @@ def _kind(step: Step) -> str:
     name = type(step).__name__
     if isinstance(step, Gett):
         return f"{name} panels" if step.panels else f"{name} loops"
+    if isinstance(step, Reduce) and step.operator is not BinaryOperator.ADD:
+        return f"{name} {step.operator.value}"
     return name
 
 
@@ -376,36 +400,37 @@ def _sides(plan: Plan, step: Step) -> tuple[str, str]:
             reads = [_operator(step.operator_a, _loops(plan, step.a, step.loops, "a"))]
             reads.append(_operator(step.operator_b, _loops(plan, step.b, step.loops, "b")))
             if step.c is not None:
-                reads.append("+ " + _loops(plan, step.c, step.loops, "c"))
+                addend = _operator(step.operator_c, _loops(plan, step.c, step.loops, "c"))
+                reads.append(f"+ {addend}")
             return "  ".join(reads), _loops(plan, step.d, step.loops, "d")
-        case Elementwise():
-            sources = [_source(plan, each, step.extents, step.modes) for each in step.sources]
-            return _with_addend(plan, step, sources), _target(plan, step)
-        case Permute() | Reduce():
-            sources = [_source(plan, step.source, step.extents, step.modes)]
-            return _with_addend(plan, step, sources), _target(plan, step)
+        case Permute() | Elementwise() | Reduce():
+            sources = [_source(plan, each, step) for each in _sources(step)]
+            return "  ".join(_joined(sources, step)) or "0", _target(plan, step)
 
 
-def _with_addend(plan: Plan, step: Permute | Reduce | Elementwise, reads: list[str]) -> str:
-    if step.addend is not None:
-        reads = [*reads, "+ " + _view(plan, step.addend, step.extents, step.modes)]
-    return "  ".join(reads) or "0"
+def _joined(sources: list[str], step: Permute | Reduce | Elementwise) -> Iterator[str]:
+    """The operands with what combines them; a product needs no sign."""
+    signs = {BinaryOperator.ADD: "+ ", BinaryOperator.MUL: ""}
+    yield from sources[:1]
+    operators = step.operators if isinstance(step, Elementwise) else (BinaryOperator.ADD,)
+    for operator, source in zip(operators, sources[1:], strict=False):
+        yield signs.get(operator, f"{operator.value} ") + source
 
 
 def _target(plan: Plan, step: Permute | Reduce | Elementwise) -> str:
-    return _view(plan, step.target, step.extents, step.modes)
+    return _view(plan, step.target, step)
 
 
-def _source(plan: Plan, source: Source, extents: Sequence[int], modes: Sequence[int]) -> str:
-    return _operator(source.operator, _view(plan, source.view, extents, modes))
+def _source(plan: Plan, source: Source, step: Permute | Reduce | Elementwise) -> str:
+    return _operator(source.operator, _view(plan, source.view, step))
 
 
 def _operator(operator: Operator, text: str) -> str:
     return text if operator is Operator.IDENTITY else f"{operator.value}({text})"
 
 
-def _view(plan: Plan, view: View, extents: Sequence[int], modes: Sequence[int]) -> str:
-    dimensions = zip(modes, extents, view.strides, strict=False)
+def _view(plan: Plan, view: View, step: Permute | Reduce | Elementwise) -> str:
+    dimensions = zip(step.modes, step.extents, view.strides, strict=False)
     return _named(plan, view.slot, [((mode,), n, stride) for mode, n, stride in dimensions])
 
 

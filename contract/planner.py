@@ -10,13 +10,22 @@ from dataclasses import replace
 from math import prod
 
 from contract.candidates import options
-from contract.compute import accumulator, is_complex
-from contract.descriptors import Algo, Contraction, Operand, PlanPreference, TensorDescriptor
+from contract.compute import accumulator, is_complex, item_size
+from contract.descriptors import (
+    Algo,
+    Contraction,
+    ElementwiseOperation,
+    Operand,
+    OperationDescriptor,
+    PlanPreference,
+    Reduction,
+    TensorDescriptor,
+)
 from contract.errors import InvalidValueError, NotSupportedError
 from contract.expression import mode_extents
 from contract.heuristics import HOST, Machine
-from contract.layout import packed_strides
-from contract.operators import Operator
+from contract.layout import diagonal, packed_strides
+from contract.operators import BinaryOperator, Operator
 from contract.order import Pair, pairwise
 from contract.plan import (
     Candidate,
@@ -24,6 +33,7 @@ from contract.plan import (
     Permute,
     Plan,
     Reduce,
+    Scalar,
     Slot,
     SlotKind,
     Source,
@@ -36,9 +46,14 @@ from contract.workspace import Lifetime, place
 
 __all__ = ["make_plan"]
 
+# Which scalar belongs to which operand of an elementwise operation.
+_SCALARS = {2: (Scalar.ALPHA, Scalar.GAMMA), 3: (Scalar.ALPHA, Scalar.BETA, Scalar.GAMMA)}
+
 
 def make_plan(
-    operation: Contraction, preference: PlanPreference | None = None, machine: Machine = HOST
+    operation: OperationDescriptor,
+    preference: PlanPreference | None = None,
+    machine: Machine = HOST,
 ) -> Plan:
     """The plan for ``operation``: the ``kernel_rank``-th cheapest candidate by the model.
 
@@ -51,28 +66,38 @@ def make_plan(
     return builder.finish()
 
 
-def _extents(operation: Contraction) -> tuple[int, ...]:
-    """The extent of every mode; results must have exactly these."""
-    inputs = operation.inputs
+def _extents(operation: OperationDescriptor) -> tuple[int, ...]:
+    """The extent of every mode; results must have exactly these, and the padding around them."""
+    inputs, output = operation.inputs, operation.output
     extents = mode_extents(
         [operand.modes for operand in inputs],
         [operand.tensor.extents for operand in inputs],
         operation.labels,
     )
-    _check_result("The output", operation.output, extents, operation)
+    wanted = [extents[mode] for mode in output.modes]
+    if isinstance(operation, ElementwiseOperation) and operation.padding is not None:
+        padding = operation.padding
+        wanted = [
+            left + n + right
+            for left, n, right in zip(padding.left, wanted, padding.right, strict=True)
+        ]
+    _check_result("The output", output, wanted, operation.labels)
     if operation.addend is not None:
-        _check_result("The addend C", operation.addend, extents, operation)
+        c = operation.addend
+        _check_result("The addend C", c, [extents[mode] for mode in c.modes], operation.labels)
+        if set(c.modes) != set(output.modes):
+            names = ", ".join(operation.labels[mode] for mode in output.modes)
+            raise InvalidValueError(f"The addend C has the modes of the output: {names}.")
     return extents
 
 
 def _check_result(
-    name: str, operand: Operand, extents: Sequence[int], operation: Contraction
+    name: str, operand: Operand, extents: Sequence[int], labels: Sequence[str]
 ) -> None:
-    for mode, extent in zip(operand.modes, operand.tensor.extents, strict=True):
-        if extent != extents[mode]:
+    for mode, extent, wanted in zip(operand.modes, operand.tensor.extents, extents, strict=True):
+        if extent != wanted:
             raise InvalidValueError(
-                f"{name} has extent {extent} for mode {operation.labels[mode]!r}; "
-                f"the operands give {extents[mode]}."
+                f"{name} has extent {extent} for mode {labels[mode]!r}; the operands give {wanted}."
             )
 
 
@@ -84,6 +109,31 @@ def _term(slot: int, operand: Operand, extents: Sequence[int]) -> Term:
         if extent != 1 and extents[mode] != 1:
             strides[mode] = strides.get(mode, 0) + stride
     return Term(slot, tuple(strides), tuple(strides.values()), tensor.dtype, operand.operator)
+
+
+def _undropped(slot: int, operand: Operand) -> Term:
+    """The operand with all its modes, those of extent 1 too."""
+    tensor = operand.tensor
+    modes, _, strides = diagonal(operand.modes, tensor.extents, tensor.steps)
+    return Term(slot, modes, strides, tensor.dtype, operand.operator)
+
+
+def _shared_order(terms: Sequence[Term]) -> list[int]:
+    """All modes, fastest first as the largest operand has them."""
+    largest = max(terms, key=lambda term: len(term.modes))
+    rest = (mode for term in terms for mode in term.fastest_first)
+    return list(dict.fromkeys((*largest.fastest_first, *rest)))
+
+
+def _places(modes: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    """The dimension of each wanted mode; a repeated mode takes its dimensions in turn."""
+    left = list(enumerate(modes))
+    places = []
+    for mode in wanted:
+        found = next(pair for pair in left if pair[1] == mode)
+        left.remove(found)
+        places.append(found[0])
+    return places
 
 
 def _without_broadcasts(terms: list[Term]) -> list[Term]:
@@ -102,7 +152,7 @@ class _Builder:
     """Steps, temporaries and candidates of one plan while it is being made."""
 
     def __init__(
-        self, operation: Contraction, preference: PlanPreference, machine: Machine
+        self, operation: OperationDescriptor, preference: PlanPreference, machine: Machine
     ) -> None:
         self.operation = operation
         self.preference = preference
@@ -116,7 +166,8 @@ class _Builder:
             self.slots.append(Slot(SlotKind.ADDEND, operation.addend.tensor))
             self.addend = _term(self.count + 1, operation.addend, self.extents)
         self.target = _term(self.count, operation.output, self.extents)
-        self.accumulator = operation.accumulator
+        self.accumulator = operation.rule.accumulator
+        self.addend_only: Elementwise | None = None
         self.steps: list[Step] = []
         self.considered: list[tuple[Candidate, ...]] = []
         self.most_candidates = 1  # over all products, of the preferred algorithm
@@ -127,13 +178,15 @@ class _Builder:
         """Append the steps from the inputs to the output."""
         operation = self.operation
         terms = [_term(i, op, self.extents) for i, op in enumerate(operation.inputs)]
-        needed = set(self.target.modes)
-        if 0 in self.extents:
-            self._fill_output("an empty sum is zero")
-        elif len(set(operation.output.modes)) < len(operation.output.modes):
-            self._diagonal(terms, needed)
-        else:
-            self._contract(terms, needed, self.target, self.addend, scaled=True)
+        match operation:
+            case ElementwiseOperation():
+                self._elementwise(operation, terms)
+            case Reduction():
+                self.addend_only = self._addend_alone()
+                self._reduction(operation, terms[0])
+            case Contraction():
+                self.addend_only = self._addend_alone()
+                self._contraction(terms, set(self.target.modes))
 
     def finish(self) -> Plan:
         """Place the temporaries and freeze everything."""
@@ -148,11 +201,10 @@ class _Builder:
             steps=tuple(self.steps),
             offsets=offsets,
             workspace=workspace,
-            labels=self.operation.labels,
-            inputs=self.count,
+            operation=self.operation,
             considered=tuple(self.considered),
             naive_flops=self._naive_flops(),
-            compute=self.operation.compute,
+            addend_only=self.addend_only,
         )
 
     def _naive_flops(self) -> int:
@@ -177,6 +229,81 @@ class _Builder:
         for slot, offset in zip(temporaries, placed, strict=True):
             offsets[slot] = offset
         return tuple(offsets), size
+
+    # --- the kinds of operations ------------------------------------------------------------
+
+    def _contraction(self, terms: list[Term], needed: set[int]) -> None:
+        assert self.addend_only is not None
+        if 0 in self.extents:
+            self._add(self.addend_only, "an empty sum is zero")
+        elif len(set(self.operation.output.modes)) < len(self.operation.output.modes):
+            # D[i, i] = alpha * (...) + beta * C[i, i], computed apart so that C may be D; the
+            # rest of D is beta * C.
+            diagonal = self._temporary(self.target.modes, self.accumulator)
+            self._contract(terms, needed, diagonal, self.addend, scaled=True)
+            self._add(self.addend_only, "beside a diagonal")
+            self._single(diagonal, self.target, None, scaled=False)
+        else:
+            self._contract(terms, needed, self.target, self.addend, scaled=True)
+
+    def _reduction(self, operation: Reduction, term: Term) -> None:
+        reduced = {mode for mode in operation.inputs[0].modes if mode not in self.target.modes}
+        ordering = operation.operator in (BinaryOperator.MAX, BinaryOperator.MIN)
+        if ordering and 0 in [self.extents[mode] for mode in reduced]:
+            raise InvalidValueError(
+                f"{operation.operator.name} of no elements is not defined: a reduced mode has "
+                "extent 0."
+            )
+        self._single(term, self.target, self.addend, scaled=True, operator=operation.operator)
+
+    def _elementwise(self, operation: ElementwiseOperation, terms: list[Term]) -> None:
+        """One step; with padding every mode stays, for the result may extend any of them."""
+        if operation.padding is not None:
+            modes = operation.output.modes
+            source = _undropped(0, operation.inputs[0])
+            target = _undropped(self.count, operation.output)
+            extents = tuple(self.extents[mode] for mode in modes)
+            self._add(
+                Permute(
+                    source.source(modes, Scalar.ALPHA),
+                    target.view(modes),
+                    extents,
+                    modes,
+                    self.accumulator,
+                    operation.padding,
+                ),
+                "every element read once, padding around them",
+            )
+            return
+        if len(terms) == 1:
+            self._single(terms[0], self.target, None, scaled=True)
+            return
+        target = self._laid_out(self.target, _shared_order(terms))
+        scalars = _SCALARS[len(terms)]
+        step = Elementwise(
+            tuple(
+                term.source(target.modes, scalar)
+                for term, scalar in zip(terms, scalars, strict=True)
+            ),
+            operation.operators,
+            target.view(target.modes),
+            self._extents_of(target),
+            target.modes,
+            self.accumulator,
+        )
+        self._add(step, "every element read once")
+
+    def _addend_alone(self) -> Elementwise:
+        """D = beta * op(C), or zeros; D with all its dimensions, repeated modes apart."""
+        output, addend = self.operation.output, self.operation.addend
+        target = View(self.count, output.tensor.steps)
+        sources: tuple[Source, ...] = ()
+        if addend is not None:
+            strides = tuple(addend.tensor.steps[at] for at in _places(addend.modes, output.modes))
+            sources = (Source(View(self.count + 1, strides), addend.operator, Scalar.BETA),)
+        return Elementwise(
+            sources, (), target, output.tensor.extents, output.modes, self.accumulator
+        )
 
     # --- parts ----------------------------------------------------------------------------
 
@@ -214,25 +341,6 @@ class _Builder:
                 )
             )
 
-    def _fill_output(self, reason: str) -> None:
-        """D = beta * C, or zeros; D with all its dimensions, repeated modes apart."""
-        output, addend = self.operation.output, self.operation.addend
-        target = View(self.count, self.slots[self.count].tensor.steps)
-        plus = None if addend is None else View(self.count + 1, addend.tensor.steps)
-        extents = output.tensor.extents
-        step = Elementwise((), target, extents, output.modes, self.accumulator, addend=plus)
-        self._add(step, reason)
-
-    def _diagonal(self, terms: list[Term], needed: set[int]) -> None:
-        """D[i, i] = alpha * (...) + beta * C[i, i]; the rest of D is beta * C.
-
-        The diagonal is computed apart, so that C may be D.
-        """
-        diagonal = self._temporary(self.target.modes, self.accumulator)
-        self._contract(terms, needed, diagonal, self.addend, scaled=True)
-        self._fill_output("zeros beside a diagonal")
-        self._single(diagonal, self.target, None, scaled=False)
-
     def _single(
         self,
         term: Term,
@@ -240,33 +348,27 @@ class _Builder:
         addend: Term | None,
         scaled: bool,
         dtype: str | None = None,
+        operator: BinaryOperator = BinaryOperator.ADD,
     ) -> None:
         """One operand: permute it, or reduce the modes that the output has not."""
         dtype = self.accumulator if dtype is None else dtype
         reduced = [mode for mode in term.fastest_first if mode not in target.modes]
         target = self._laid_out(target, [m for m in term.fastest_first if m in target.modes])
         modes = (*target.modes, *reduced)
-        source = Source(View(term.slot, tuple(map(term.stride, modes))), term.operator)
+        source = term.source(modes, Scalar.ALPHA if scaled else None)
         extents = tuple(self.extents[mode] for mode in modes)
-        view = View(target.slot, target.strides)
-        plus = self._view(addend, target.modes)
-        if not reduced:
-            step = Permute(source, view, extents, modes, dtype, scaled, plus)
-            self._add(step, "every element read once")
-            return
-        self._add(
-            Reduce(
-                source,
-                view,
-                extents,
-                modes,
-                len(target.modes),
-                dtype,
-                scaled=scaled,
-                addend=plus,
-            ),
-            "every element read once",
-        )
+        view = target.view(target.modes)
+        plus = None if addend is None else addend.source(target.modes, Scalar.BETA)
+        step: Permute | Elementwise | Reduce
+        if reduced:
+            kept = len(target.modes)
+            step = Reduce(source, view, extents, modes, kept, dtype, operator, plus)
+        elif plus is not None:
+            add = (BinaryOperator.ADD,)
+            step = Elementwise((source, plus), add, view, extents, modes, dtype)
+        else:
+            step = Permute(source, view, extents, modes, dtype)
+        self._add(step, "every element read once")
 
     def _in_its_own_type(self, term: Term) -> Term:
         """A real operand of a complex product has its operator applied while it is real."""
@@ -283,11 +385,17 @@ class _Builder:
         for index, term in enumerate(result):
             others = {m for i, other in enumerate(result) if i != index for m in other.modes}
             kept = tuple(m for m in term.fastest_first if m in others or m in needed)
-            if len(kept) < len(term.modes):
+            if len(kept) < len(term.modes) and self._fits(kept):
                 reduced = self._temporary(kept, self.accumulator)
                 self._single(term, reduced, None, scaled=False)
                 result[index] = reduced
         return result
+
+    def _fits(self, modes: Sequence[int]) -> bool:
+        """Whether a temporary with these modes is within the workspace limit."""
+        limit = self.preference.workspace_limit
+        size = prod(self.extents[mode] for mode in modes) * item_size(self.accumulator)
+        return limit is None or size <= limit
 
     def _product(
         self,
@@ -325,8 +433,8 @@ class _Builder:
     def _choose(self, found: list[Option]) -> Option:
         wanted = self.preference.algo
         usable = [each for each in found if wanted in (Algo.DEFAULT, each.algo)]
-        if self.preference.memory_limit is not None:
-            limit = self.preference.memory_limit
+        if self.preference.workspace_limit is not None:
+            limit = self.preference.workspace_limit
             usable = [each for each in usable if each.temporary_bytes <= limit] or usable
         if not usable:
             raise NotSupportedError(f"No candidate of algorithm {wanted.name} exists.")
@@ -374,9 +482,6 @@ class _Builder:
 
     def _extents_of(self, term: Term) -> tuple[int, ...]:
         return tuple(self.extents[mode] for mode in term.modes)
-
-    def _view(self, term: Term | None, modes: Iterable[int]) -> View | None:
-        return None if term is None else View(term.slot, tuple(map(term.stride, modes)))
 
     def _add(self, step: Permute | Reduce | Elementwise, reason: str) -> None:
         moved = sum(self.slots[slot].bytes for slot in step_slots(step))

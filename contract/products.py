@@ -13,7 +13,7 @@ from typing import TypeVar
 from contract.compute import item_size
 from contract.descriptors import Algo, TensorDescriptor
 from contract.operators import Operator
-from contract.plan import Gemm, Gett, Kind, Loop, Step
+from contract.plan import Gemm, Gett, Kind, Loop, Scalar, Source, Step, View
 
 __all__ = [
     "STRIDE_A",
@@ -56,6 +56,14 @@ class Term:
         """The stride of ``mode``, 0 where the term does not have it."""
         return self.strides[self.modes.index(mode)] if mode in self.modes else 0
 
+    def view(self, modes: Iterable[int]) -> View:
+        """The term seen through dimensions ``modes``."""
+        return View(self.slot, tuple(map(self.stride, modes)))
+
+    def source(self, modes: Iterable[int], scalar: Scalar | None = None) -> Source:
+        """The same with the term's operator, scaled where a scalar is given."""
+        return Source(self.view(modes), self.operator, scalar)
+
     @property
     def fastest_first(self) -> tuple[int, ...]:
         """The modes by increasing absolute stride."""
@@ -64,7 +72,10 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class ProductProblem:
-    """d = [alpha *] a * b [+ beta * c], formed in ``dtype``; new slots count from ``next_slot``."""
+    """d = [alpha *] a * b [+ beta * c], formed in ``dtype``; new slots count from ``next_slot``.
+
+    ``scaled`` says whether alpha belongs to this product; its d is then the result.
+    """
 
     a: Term
     b: Term
@@ -112,6 +123,7 @@ def loop_table(problem: ProductProblem) -> tuple[Loop, ...]:
 
 
 def _kind(in_a: bool, in_b: bool, in_d: bool) -> Kind:
+    """A mode of one operand alone is of kind k too: the other has stride 0 there."""
     match (in_a, in_b, in_d):
         case (True, True, True):
             return Kind.BATCH
@@ -119,9 +131,7 @@ def _kind(in_a: bool, in_b: bool, in_d: bool) -> Kind:
             return Kind.M
         case (False, True, True):
             return Kind.N
-        case (True, True, False):
-            return Kind.K
-    raise AssertionError("a mode of one operand alone is reduced before the product")
+    return Kind.K
 
 
 def fused(loops: Iterable[Loop]) -> tuple[Loop, ...]:
@@ -201,6 +211,7 @@ def product_step(
         operator_b=problem.b.operator,
         scaled=problem.scaled,
         c=problem.c.slot if problem.c else None,
+        operator_c=problem.c.operator if problem.c else Operator.IDENTITY,
     )
 
 

@@ -6,29 +6,34 @@ shape, strides and type of every array. A hit parses nothing and builds no strin
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Literal
 
 import numpy as np
 
-from contract.compute import ComputeType, accumulator, is_complex, item_size, resolve, scalar_type
-from contract.descriptors import Contraction, Operand, PlanPreference, TensorDescriptor
-from contract.errors import (
-    InsufficientWorkspaceError,
-    InvalidValueError,
-    NotSupportedError,
-    UnsupportedTypeError,
+from contract.compute import ComputeType, item_size
+from contract.descriptors import (
+    Contraction,
+    ElementwiseOperation,
+    Operand,
+    OperationDescriptor,
+    Padding,
+    PlanPreference,
+    Reduction,
+    TensorDescriptor,
 )
+from contract.errors import InsufficientWorkspaceError, InvalidValueError, UnsupportedTypeError
 from contract.expression import Expression, interleaved, mode_extents, parse
 from contract.handle import Handle
 from contract.layout import overlaps, packed_strides
-from contract.operators import Operator, require, unary
-from contract.run.call import Call, check_output_type, describe, is_describable
+from contract.operators import BinaryOperator, Operator, unary
+from contract.run.call import Call, check_output_type, describe, is_describable, scalar_in
 from contract.run.host_views import Array
 
 __all__ = [
+    "Combination",
     "Layout",
     "Options",
+    "Reducing",
     "Written",
     "as_array",
     "call_for",
@@ -45,11 +50,31 @@ Written = str | tuple[tuple[tuple[Hashable, ...], ...], tuple[Hashable, ...] | N
 
 
 @dataclass(frozen=True, slots=True)
+class Reducing:
+    """The operands are reduced by ``operator``, not multiplied."""
+
+    operator: BinaryOperator
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """The operands are combined element by element; a single one may be padded.
+
+    ``padding`` has a pair of counts for each mode of the result.
+    """
+
+    operators: tuple[BinaryOperator, ...]
+    padding: tuple[tuple[int, int], ...] | None = None
+    padding_value: complex = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
-    """What a caller may ask beyond the expression; the fields are ``contract``'s arguments.
+    """What a caller may ask beyond the expression; the fields are the verbs' arguments.
 
     ``dtype`` is the type of products and sums (and of a result made here); None: NumPy's
     result type of the operands. ``casting`` is the rule by which ``out`` may have another type.
+    ``form`` says what is asked where that is not a contraction.
     """
 
     order: str = "F"
@@ -59,6 +84,7 @@ class Options:
     memory_limit: int | None = None
     dtype: np.dtype[Any] | None = None
     casting: Casting = "same_kind"
+    form: Reducing | Combination | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -128,24 +154,18 @@ def call_for(
     copied = tuple(
         at for at, (_, strides, dtype) in enumerate(layouts) if not is_describable(dtype, strides)
     )
+    limit = options.memory_limit
+    preference = PlanPreference(workspace_limit=limit, path=options.optimize)
     smallest: int | None = None
-    for rank in count():
-        preference = PlanPreference(
-            kernel_rank=rank, memory_limit=options.memory_limit, path=options.optimize
-        )
-        try:
-            plan = handle.plan(operation, preference)
-        except NotSupportedError:
-            break
-        loaded = handle.executor.load(plan)
-        call = Call(loaded, copied, scalar_type(operation.accumulator), options.memory_limit)
+    for plan in handle.candidates(operation, preference):
+        call = Call(plan, copied, limit)
         needed = call.needed_bytes - (call.fresh_bytes if out else 0)
-        if options.memory_limit is None or needed <= options.memory_limit:
+        if limit is None or needed <= limit:
             return call
         smallest = needed if smallest is None else min(smallest, needed)
     raise InsufficientWorkspaceError(
         f"The call needs {smallest} bytes for its result and workspace, memory_limit is "
-        f"{options.memory_limit} bytes."
+        f"{limit} bytes."
     )
 
 
@@ -164,28 +184,68 @@ def operation_for(
     options: Options,
     out: Layout | None = None,
     addend: Layout | None = None,
-) -> Contraction:
+) -> OperationDescriptor:
     """What the request asks for, as a descriptor."""
     shapes = [shape for shape, _, _ in layouts]
     expression = resolve_notation(written, shapes)
     extents = mode_extents(expression.inputs, shapes, expression.labels)
-    inputs = _inputs(expression, layouts, options.operators)
-    result = _result_type(layouts) if options.dtype is None else options.dtype
-    item_size(result.name)
     shape = tuple(extents[mode] for mode in expression.output)
     if len(shape) > MOST_DIMENSIONS:
         raise InvalidValueError(
             f"A NumPy array has at most {MOST_DIMENSIONS} dimensions: the result has {len(shape)}."
         )
-    compute = resolve(tuple(op.tensor.dtype for op in inputs), result.name, options.compute)
-    return Contraction(
-        inputs=inputs,
-        output=Operand(_output_tensor(shape, result, layouts, options, out), expression.output),
-        addend=None if addend is None else _addend(expression, shape, result, addend),
-        labels=expression.labels,
-        accumulator=accumulator(result.name),
-        compute=compute,
-        free_layout=out is None and options.order == "K" and _is_distinct(expression.output),
+    operators = _operators(options.operators, len(layouts), addend is not None)
+    inputs = tuple(
+        Operand(describe(*layout), modes, operator)
+        for layout, modes, operator in zip(layouts, expression.inputs, operators, strict=False)
+    )
+    dtype = _common_type(layouts) if options.dtype is None else options.dtype
+    item_size(dtype.name)
+    free = out is None and options.order == "K" and _is_distinct(expression.output)
+    if isinstance(options.form, Combination):
+        check_output_type(_common_type(layouts), dtype, options.casting)
+        padding = _padding(options.form, dtype if out is None else out[2], len(shape))
+        result = Operand(
+            _output_tensor(_padded(shape, padding), dtype, layouts, options, out),
+            expression.output,
+        )
+        return ElementwiseOperation(
+            inputs,
+            result,
+            options.form.operators,
+            padding,
+            expression.labels,
+            _common_type([*layouts, ((), (), np.dtype(result.tensor.dtype))]).name,
+            options.compute,
+            free and padding is None,
+        )
+    result = Operand(_output_tensor(shape, dtype, layouts, options, out), expression.output)
+    c = None if addend is None else _addend(result, dtype, addend, operators[-1])
+    common = (expression.labels, dtype.name, options.compute, free)
+    if isinstance(options.form, Reducing):
+        return Reduction(inputs, result, c, options.form.operator, *common)
+    return Contraction(inputs, result, c, *common)
+
+
+def _padding(form: Combination, dtype: np.dtype[Any], count: int) -> Padding | None:
+    """The padding with its value in the result's type."""
+    if form.padding is None:
+        return None
+    if len(form.padding) != count:
+        raise InvalidValueError(
+            f"One pair of padding for each mode of the result: {count} modes, "
+            f"{len(form.padding)} pairs."
+        )
+    value = scalar_in(dtype, "padding_value", form.padding_value)
+    left, right = (tuple(pair[side] for pair in form.padding) for side in (0, 1))
+    return Padding(left, right, value)
+
+
+def _padded(shape: tuple[int, ...], padding: Padding | None) -> tuple[int, ...]:
+    if padding is None:
+        return shape
+    return tuple(
+        left + n + right for left, n, right in zip(padding.left, shape, padding.right, strict=True)
     )
 
 
@@ -193,29 +253,21 @@ def _is_distinct(modes: Sequence[int]) -> bool:
     return len(set(modes)) == len(modes)
 
 
-def _inputs(
-    expression: Expression,
-    layouts: Sequence[Layout],
-    operators: tuple[Operator | str | None, ...] | None,
-) -> tuple[Operand, ...]:
-    chosen = (None,) * len(layouts) if operators is None else operators
-    if len(chosen) != len(layouts):
+def _operators(
+    chosen: tuple[Operator | str | None, ...] | None, count: int, with_c: bool
+) -> tuple[Operator, ...]:
+    """One operator for each operand, then one for C."""
+    if chosen is None:
+        return (Operator.IDENTITY,) * (count + 1)
+    if len(chosen) != count and not (with_c and len(chosen) == count + 1):
         raise InvalidValueError(
-            f"One operator for each operand: {len(layouts)} operands, {len(chosen)} operators."
+            f"One operator for each operand{', and one for c at most' * with_c}: {count} operands, "
+            f"{len(chosen)} operators."
         )
-    inputs = []
-    for at, (layout, modes, name) in enumerate(
-        zip(layouts, expression.inputs, chosen, strict=True)
-    ):
-        tensor, operator = describe(*layout), unary(name)
-        require(operator, tensor.dtype, at)
-        if operator is Operator.CONJ and tensor.dtype != "object" and not is_complex(tensor.dtype):
-            operator = Operator.IDENTITY
-        inputs.append(Operand(tensor, modes, operator))
-    return tuple(inputs)
+    return (*map(unary, chosen), Operator.IDENTITY)[: count + 1]
 
 
-def _result_type(layouts: Sequence[Layout]) -> np.dtype[Any]:
+def _common_type(layouts: Sequence[Layout]) -> np.dtype[Any]:
     types = [dtype for _, _, dtype in layouts]
     try:
         return np.result_type(*types)
@@ -263,14 +315,14 @@ def _is_column_major(layout: Layout) -> bool:
     )
 
 
-def _addend(
-    expression: Expression, shape: tuple[int, ...], result: np.dtype[Any], layout: Layout
-) -> Operand:
-    c_shape, _, dtype = layout
-    if c_shape != shape:
-        raise InvalidValueError(f"c has shape {c_shape}, the result has shape {shape}.")
-    if not np.can_cast(dtype, result, "same_kind"):
-        raise UnsupportedTypeError(
-            f"c of type {dtype.name} cannot be added to a result of type {result.name}."
+def _addend(result: Operand, dtype: np.dtype[Any], layout: Layout, operator: Operator) -> Operand:
+    shape, _, c_type = layout
+    if shape != result.tensor.extents:
+        raise InvalidValueError(
+            f"c has shape {shape}, the result has shape {result.tensor.extents}."
         )
-    return Operand(describe(*layout), expression.output)
+    if not np.can_cast(c_type, dtype, "same_kind"):
+        raise UnsupportedTypeError(
+            f"c of type {c_type.name} cannot be added to a result of type {dtype.name}."
+        )
+    return Operand(describe(*layout), result.modes, operator)

@@ -15,10 +15,12 @@ import numpy as np
 from contract.compute import is_complex, item_size
 from contract.descriptors import TensorDescriptor
 from contract.errors import InsufficientWorkspaceError, InvalidValueError, UnsupportedTypeError
+from contract.plan import Elementwise, Permute, Plan, Source
 from contract.run.host import LoadedPlan
 from contract.run.host_views import Array
+from contract.run.steps import Scalars
 
-__all__ = ["Call", "describe", "is_describable"]
+__all__ = ["Call", "check_output_type", "describe", "is_describable", "scalar_in"]
 
 # A call that needs less is not worth asking the operating system about.
 LARGE_BYTES = 1 << 28
@@ -41,15 +43,16 @@ def describe(
 
 
 class Call:
-    """D = alpha * (product of the inputs) + beta * C on arrays of fixed layouts.
+    """One operation on arrays of fixed layouts.
 
-    ``copied`` are the inputs that are copied into column-major order first. ``planned_output``
-    says whether D has the layout of the caller's ``out``; otherwise D is made here.
+    ``copied`` are the inputs that are copied into column-major order first. ``needed_bytes``
+    is all that a call allocates, ``fresh_bytes`` of it the result.
     """
 
     __slots__ = (
         "copied",
         "fresh_bytes",
+        "in_place",
         "limit",
         "loaded",
         "needed_bytes",
@@ -59,32 +62,33 @@ class Call:
     )
 
     def __init__(
-        self, loaded: LoadedPlan, copied: tuple[int, ...], scalar: str, limit: int | None = None
+        self, loaded: LoadedPlan, copied: tuple[int, ...] = (), limit: int | None = None
     ) -> None:
         self.loaded = loaded
         self.copied = copied
-        self.scalar = np.dtype(scalar)
+        self.scalar = np.dtype(loaded.scalar_type)
         self.new_output = loaded.new_output
-        output = loaded.plan.slots[loaded.plan.output].tensor
+        slots = loaded.plan.slots
+        output = slots[loaded.plan.output].tensor
         self.fresh_bytes = prod(output.extents) * item_size(output.dtype)
         self.limit = limit
-        slots = loaded.plan.slots
-        self.needed_bytes = loaded.workspace_bytes + self.fresh_bytes
+        self.needed_bytes = loaded.required_workspace + loaded.tile_bytes + self.fresh_bytes
         self.needed_bytes += sum(slots[at].bytes for at in copied)
+        self.in_place = _in_place(loaded.plan)
         plain = not copied and self.needed_bytes <= LARGE_BYTES
         self.product = loaded.product if plain else None
 
     def fresh(self, inputs: Sequence[Array], alpha: Any) -> Array:
-        """alpha * (product of the inputs) in a new array."""
+        """The result in a new array, without C."""
         if self.product is not None and type(alpha) is int and alpha == 1:
             return self.product(inputs)
         if self.needed_bytes > LARGE_BYTES:
             self._check_memory()
-        alpha = self.scalar_value("alpha", alpha)
+        scalars = self.scalar_value("alpha", alpha), 0, 0
         if self.copied:
             inputs = self._described(inputs)
         output = self.new_output()
-        self.loaded(inputs, output, None, alpha, 0)
+        self.loaded(inputs, output, None, scalars)
         return output
 
     def into(
@@ -92,25 +96,31 @@ class Call:
         inputs: Sequence[Array],
         out: Array | None,
         addend: Array | None,
-        alpha: Any,
-        beta: Any,
+        scalars: Scalars,
+        workspace: Array | None = None,
     ) -> Array:
-        """The same plus beta * addend, in ``out`` where that is given and safe to write."""
+        """The result in ``out`` where that is given and safe to write, else computed apart."""
         if self.needed_bytes > LARGE_BYTES:
             self._check_memory()
-        alpha, beta = self.scalar_value("alpha", alpha), self.scalar_value("beta", beta)
+        alpha, beta, gamma = scalars
+        scalars = (
+            self.scalar_value("alpha", alpha),
+            self.scalar_value("beta", beta),
+            self.scalar_value("gamma", gamma),
+        )
         inputs = self._described(inputs)
         if addend is not None and not is_describable(addend.dtype, addend.strides):
             addend = _native_copy(addend)
-        if out is not None and not _must_be_apart(out, inputs, addend):
-            self.loaded(inputs, out, addend, alpha, beta)
+        if out is not None and not self._must_be_apart(out, inputs, addend):
+            self.loaded(inputs, out, addend, scalars, workspace)
             return out
         self._check_limit(self.needed_bytes)
         output = self.new_output()
-        self.loaded(inputs, output, addend, alpha, beta)
+        self.loaded(inputs, output, addend, scalars, workspace)
         if out is None:
             return output
-        np.copyto(out, output, casting="unsafe")
+        with np.errstate(all="ignore"):
+            np.copyto(out, output, casting="unsafe")
         return out
 
     def scalar_value(self, name: str, value: Any) -> Any:
@@ -123,6 +133,15 @@ class Call:
         if not self.copied:
             return inputs
         return [_native_copy(x) if at in self.copied else x for at, x in enumerate(inputs)]
+
+    def _must_be_apart(self, out: Array, inputs: Sequence[Array], addend: Array | None) -> bool:
+        """Whether writing ``out`` piece by piece could change an operand that is still read."""
+        if not out.flags.aligned or not is_describable(out.dtype, out.strides):
+            return True
+        for at, x in enumerate(inputs):
+            if np.may_share_memory(out, x) and not (at in self.in_place and _is_same(out, x)):
+                return True
+        return addend is not None and np.may_share_memory(out, addend) and not _is_same(out, addend)
 
     def _check_limit(self, needed: int) -> None:
         if self.limit is not None and needed > self.limit:
@@ -170,22 +189,31 @@ def check_output_type(result: np.dtype[Any], out: np.dtype[Any], casting: Any) -
         )
 
 
+def _in_place(plan: Plan) -> frozenset[int]:
+    """The inputs that may be the output: each element of D needs only that same element."""
+    match plan.steps:
+        case (Permute(padding=None) as only,):
+            sources: tuple[Source, ...] = (only.source,)
+        case (Elementwise() as only,):
+            sources = only.sources
+        case _:
+            return frozenset()
+    return frozenset(
+        source.view.slot for source in sources if source.view.strides == only.target.strides
+    )
+
+
+def _is_same(one: Array, other: Array) -> bool:
+    return (one.ctypes.data, one.strides, one.shape, one.dtype) == (
+        other.ctypes.data,
+        other.strides,
+        other.shape,
+        other.dtype,
+    )
+
+
 def _native_copy(x: Array) -> Array:
     return np.array(x, dtype=x.dtype.newbyteorder("="), order="F")
-
-
-def _must_be_apart(out: Array, inputs: Sequence[Array], addend: Array | None) -> bool:
-    """Whether writing ``out`` piece by piece could change an operand that is still read."""
-    if not out.flags.aligned or not is_describable(out.dtype, out.strides):
-        return True
-    if any(np.may_share_memory(out, x) for x in inputs):
-        return True
-    return (
-        addend is not None
-        and np.may_share_memory(out, addend)
-        and (out.ctypes.data, out.strides, out.dtype)
-        != (addend.ctypes.data, addend.strides, addend.dtype)
-    )
 
 
 def _available_bytes() -> int | None:

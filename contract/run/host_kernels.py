@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from contract.layout import offset_bounds
+from contract.operators import BinaryOperator
 from contract.run.host_views import Array
 
 __all__ = [
@@ -46,6 +47,9 @@ class HostKernels(Protocol):
     ) -> CopyKernel:
         """target[i] = source[i], converted as astype does: (source, offset, target, offset)."""
 
+    def reduces(self, source_dtype: str, target_dtype: str) -> bool:
+        """Whether ``reduce`` reads the source's type at full speed."""
+
     def reduce(
         self,
         extents: Sequence[int],
@@ -53,10 +57,11 @@ class HostKernels(Protocol):
         target_strides: Sequence[int],
         reduced_extents: Sequence[int],
         reduced_strides: Sequence[int],
+        source_dtype: str,
         target_dtype: str,
-        operator: np.ufunc,
+        operator: BinaryOperator,
     ) -> CopyKernel:
-        """target[i] = operator over r of source[i, r], in the target's type."""
+        """target[i] = operator over r of source[i, r], in the target's type, on one thread."""
 
     def matmul(self, dtype: str) -> MatmulKernel:
         """out[l,m,n] = sum_k a[l,m,k] * b[l,k,n] on stacks of matrices: (a, b, out)."""

@@ -5,19 +5,35 @@ from typing import Any
 
 import numpy as np
 
-from contract.operators import Operator
+from contract.operators import BinaryOperator, Operator
+from contract.run.host_views import Array
 
-__all__ = ["apply_operator"]
+__all__ = ["UFUNCS", "add_scaled", "apply_operator", "spare_elements"]
 
-Array = np.ndarray[Any, Any]
+UFUNCS: dict[BinaryOperator, np.ufunc] = {
+    BinaryOperator.ADD: np.add,
+    BinaryOperator.MUL: np.multiply,
+    BinaryOperator.MAX: np.maximum,  # propagates NaN, as np.minimum does
+    BinaryOperator.MIN: np.minimum,
+}
 
 
-def apply_operator(operator: Operator, x: Array) -> Array:
-    """x = op(x), written into ``x`` and returned."""
-    if operator is not Operator.IDENTITY:
-        with np.errstate(all="ignore"):  # NaN and inf are results here, as on a GPU
-            _FUNCTIONS[operator](x)
-    return x
+def spare_elements(operator: Operator, count: int) -> int:
+    """How many elements ``apply_operator`` needs beside the ``count`` it changes."""
+    return _SPARES.get(operator, 0) * count
+
+
+def apply_operator(operator: Operator, x: Array, spare: Array) -> None:
+    """x = op(x); ``x`` and ``spare`` (of the same type) are contiguous and one-dimensional."""
+    if operator is Operator.IDENTITY:
+        return
+    with np.errstate(all="ignore"):  # NaN and inf are results here, as on a GPU
+        if operator in _SPARES:
+            count = x.size
+            pieces = [spare[at : at + count] for at in range(0, spare.size - count + 1, count)]
+            _COMPOSED[operator](x, *pieces[: _SPARES[operator]])
+        else:
+            _DIRECT[operator](x)
 
 
 def _in_place(function: Any) -> Callable[[Array], None]:
@@ -32,48 +48,11 @@ def _relu(x: Array) -> None:
     np.maximum(x, 0, out=x)  # propagates NaN
 
 
-def _sigmoid_of(x: Array) -> Array:
-    """1 / (1 + exp(-x)) as (1 + tanh(x / 2)) / 2 near 0 and exp(x) far below it."""
-    small = np.exp(np.minimum(x, 0))
-    return np.asarray(np.where(x < 0, small / (1 + small), 1 / (1 + np.exp(-np.maximum(x, 0)))))
-
-
-def _softplus_of(x: Array) -> Array:
-    return np.asarray(np.logaddexp(x, np.zeros((), x.dtype)))
-
-
-def _sigmoid(x: Array) -> None:
-    x[...] = _sigmoid_of(x)
-
-
-def _swish(x: Array) -> None:
-    """x * sigmoid(x); the limit at -inf is 0, not -inf * 0."""
-    result = x * _sigmoid_of(x)
-    x[...] = np.where(np.isneginf(x), 0, result)
-
-
-def _softplus(x: Array) -> None:
-    x[...] = _softplus_of(x)
-
-
-def _mish(x: Array) -> None:
-    """x * tanh(softplus(x)); the limit at -inf is 0."""
-    result = x * np.tanh(_softplus_of(x))
-    x[...] = np.where(np.isneginf(x), 0, result)
-
-
-def _softsign(x: Array) -> None:
-    """x / (1 + |x|), written x/|x| - x/|x|/(1+|x|) at infinity: the limit is +-1."""
-    result = x / (1 + np.abs(x))
-    x[...] = np.where(np.isinf(x), np.sign(x), result)
-
-
-_FUNCTIONS: dict[Operator, Callable[[Array], None]] = {
+_DIRECT: dict[Operator, Callable[[Array], None]] = {
     Operator.SQRT: _in_place(np.sqrt),
     Operator.RELU: _relu,
     Operator.CONJ: _in_place(np.conjugate),
     Operator.RCP: _rcp,
-    Operator.SIGMOID: _sigmoid,
     Operator.TANH: _in_place(np.tanh),
     Operator.EXP: _in_place(np.exp),
     Operator.LOG: _in_place(np.log),
@@ -92,8 +71,108 @@ _FUNCTIONS: dict[Operator, Callable[[Array], None]] = {
     Operator.ATANH: _in_place(np.arctanh),
     Operator.CEIL: _in_place(np.ceil),
     Operator.FLOOR: _in_place(np.floor),
-    Operator.MISH: _mish,
+}
+
+
+# --- operators of several steps; t = exp(-|x|) never overflows ------------------------------------
+
+
+def _decay(x: Array, t: Array) -> None:
+    """t = exp(-|x|)."""
+    np.abs(x, out=t)
+    np.negative(t, out=t)
+    np.exp(t, out=t)
+
+
+def _sigmoid(x: Array, t: Array, mask: Array) -> None:
+    """1 / (1 + t) for x >= 0, t / (1 + t) below."""
+    _decay(x, t)
+    negative = np.less(x, 0, out=mask.view(np.bool_)[: x.size])
+    np.copyto(x, 1)
+    np.copyto(x, t, where=negative)
+    np.add(t, 1, out=t)
+    np.divide(x, t, out=x)  # NaN stays in t
+
+
+def _swish(x: Array, t: Array, mask: Array, sigmoid: Array) -> None:
+    """x * sigmoid(x); the limit at -inf is 0."""
+    np.copyto(sigmoid, x)
+    _sigmoid(sigmoid, t, mask)
+    _multiply_to_limit(x, sigmoid, mask)
+
+
+def _softplus(x: Array, t: Array) -> None:
+    """log(1 + e^x) = max(x, 0) + log(1 + t)."""
+    _decay(x, t)
+    np.log1p(t, out=t)
+    np.maximum(x, 0, out=x)
+    np.add(x, t, out=x)
+
+
+def _mish(x: Array, t: Array, mask: Array, factor: Array) -> None:
+    """x * tanh(log(1 + e^x)) = x * n / (n + 2 m), where nothing cancels:
+
+    n = 1 + 2 t and m = t^2 for x >= 0, n = t^2 + 2 t and m = 1 below.
+    """
+    _decay(x, t)
+    np.multiply(t, t, out=factor)
+    chosen = np.less(x, 0, out=mask.view(np.bool_)[: x.size])
+    np.multiply(t, 2, out=t)
+    np.add(t, factor, out=t, where=chosen)
+    np.copyto(factor, 1, where=chosen)
+    np.logical_not(chosen, out=chosen)
+    np.add(t, 1, out=t, where=chosen)
+    # Now t is n and factor is m.
+    np.multiply(factor, 2, out=factor)
+    np.add(factor, t, out=factor)
+    np.divide(t, factor, out=factor)
+    _multiply_to_limit(x, factor, mask)
+
+
+def _multiply_to_limit(x: Array, factor: Array, mask: Array) -> None:
+    """x = x * factor, and 0 where x is -inf: there the factor is 0."""
+    lowest = np.equal(x, -np.inf, out=mask.view(np.bool_)[: x.size])
+    np.multiply(x, factor, out=x)
+    np.copyto(x, 0, where=lowest)
+
+
+def _softsign(x: Array, t: Array, mask: Array) -> None:
+    """x / (1 + |x|); the limit at infinity is its sign."""
+    finite = np.isinf(x, out=mask.view(np.bool_)[: x.size])
+    np.logical_not(finite, out=finite)
+    np.abs(x, out=t)
+    np.add(t, 1, out=t)
+    np.divide(x, t, out=t)
+    np.sign(x, out=x)
+    np.copyto(x, t, where=finite)
+
+
+_COMPOSED: dict[Operator, Callable[..., None]] = {
+    Operator.SIGMOID: _sigmoid,
     Operator.SWISH: _swish,
     Operator.SOFT_PLUS: _softplus,
+    Operator.MISH: _mish,
     Operator.SOFT_SIGN: _softsign,
 }
+# How many arrays as large as x each needs; a mask takes one.
+_SPARES = {
+    Operator.SIGMOID: 2,
+    Operator.SWISH: 3,
+    Operator.SOFT_PLUS: 1,
+    Operator.MISH: 3,
+    Operator.SOFT_SIGN: 2,
+}
+
+
+def add_scaled(
+    value: Array, alpha: Any, plus: Array | None, beta: Any, operator: Operator, spare: Array
+) -> None:
+    """value = alpha * value [+ beta * op(plus)]; all are flat, ``plus`` is overwritten."""
+    if alpha != 1:
+        np.multiply(value, alpha, out=value, dtype=value.dtype, casting="unsafe")
+    if plus is None:
+        return
+    apply_operator(operator, plus, spare)
+    if beta != 1:
+        np.multiply(plus, beta, out=plus, dtype=value.dtype, casting="unsafe")
+    np.add(value, plus, out=value)

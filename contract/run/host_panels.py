@@ -6,7 +6,7 @@ to C and written. Blocks are spread over our threads, one BLAS thread each. The 
 sum is fixed by the plan, so the number of threads does not change a bit.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product as combinations
@@ -20,11 +20,13 @@ from contract.plan import Gett, Kind, Loop, Panels, Plan
 from contract.products import block_rank
 from contract.run.blas_threads import blas_threads
 from contract.run.host_kernels import CopyKernel, HostKernels, flatten
-from contract.run.host_operators import apply_operator
+from contract.run.host_operators import add_scaled, apply_operator, spare_elements
 from contract.run.host_views import Array, compact_strides, strided
+from contract.run.memory import Cutter, rounded
+from contract.run.steps import Memory, Prepared, Scalars, share
 from contract.run.workers import Workers
 
-__all__ = ["PanelProduct", "panel_bytes"]
+__all__ = ["PanelProduct", "prepare_panels"]
 
 Name = Literal["a", "b", "d", "c"]
 
@@ -82,10 +84,11 @@ class _Memory:
 class _Reader:
     """Matrices of one input, block by block; a panel is packed again only when it changes."""
 
-    def __init__(self, memory: _Memory, operator: Operator, panel: Array) -> None:
+    def __init__(self, memory: _Memory, operator: Operator, panel: Array, spare: Array) -> None:
         self.memory = memory
         self.operator = operator
         self.panel = panel
+        self.spare = spare
         self.packed: tuple[int, _Side] | None = None
 
     def matrices(self, side: _Side, offset: int) -> Array:
@@ -93,15 +96,35 @@ class _Reader:
             return side.matrices(self.memory.flat, self.memory.origin + offset)
         if self.packed is None or self.packed[0] != offset or self.packed[1] is not side:
             side.pack(self.memory.flat, self.memory.origin + offset, self.panel, 0)
-            apply_operator(self.operator, self.panel[: side.elements])
+            apply_operator(self.operator, self.panel[: side.elements], self.spare)
             self.packed = (offset, side)
         return side.matrices(self.panel, 0)
 
-    def shared(self) -> "_Reader":
-        """A reader for another thread; both read the panel that is packed already."""
-        twin = _Reader(self.memory, self.operator, self.panel)
-        twin.packed = self.packed
-        return twin
+    def twin(self, panel: Array, spare: Array) -> "_Reader":
+        """A reader for another thread; what is packed already is read by both."""
+        if self.packed is None:
+            return _Reader(self.memory, self.operator, panel, spare)
+        found = _Reader(self.memory, self.operator, self.panel, spare)
+        found.packed = self.packed
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """What one thread works in: readers of A and B, and panels."""
+
+    a: _Reader
+    b: _Reader
+    sum: Array
+    further: Array
+    addend: Array
+    spare: Array
+
+
+def prepare_panels(plan: Plan, step: Gett, kernels: HostKernels, workers: Workers) -> Prepared:
+    """The step as a function; its panels are workspace."""
+    product = PanelProduct(plan, step, kernels, workers)
+    return Prepared(product, product.workspace)
 
 
 class PanelProduct:
@@ -117,6 +140,7 @@ class PanelProduct:
         self.types = [slot.tensor.dtype for slot in plan.slots]
         self.matmul = kernels.matmul(step.dtype)
         self.sums = tuple(_sums(step.loops, self.panels))
+        self.jobs = [(at, part) for at, sum_ in enumerate(self.sums) for part in range(len(sum_))]
         shapes = {block.extents for sum_ in self.sums for chain in sum_ for block in chain}
         self.variants = {extents: self._variant(extents) for extents in sorted(shapes)}
         self.size_a, self.size_b, self.size_d = (
@@ -126,35 +150,96 @@ class PanelProduct:
         self.whole_a = self.panels.pack_a and _is_whole(step, "a")
         self.whole_b = self.panels.pack_b and _is_whole(step, "b")
 
-    def __call__(self, arrays: Sequence[Array], alpha: Any, beta: Any) -> None:
+    def __call__(self, arrays: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         """Run the product on the plan's arrays."""
-        step = self.step
+        step, jobs = self.step, self.jobs
+        alpha, beta, _ = scalars
         target = _Memory(*flatten(arrays[step.d]))
-        addend = None if step.c is None else _memory(arrays[step.c])
-        inputs = self._readers(arrays)
-        jobs = [(at, part) for at, sum_ in enumerate(self.sums) for part in range(len(sum_))]
-        partial = self._partial_sums()
+        addend = None if step.c is None or beta == 0 else _memory(arrays[step.c])
+        cutter = Cutter(memory.workspace)
+        a, b = self._inputs(arrays, cutter)
+        partial = self._partial_sums(cutter)
 
-        def run(begin: int, end: int) -> None:
-            a, b = self._own(inputs)
-            panel = np.empty(self.size_d, self.dtype)
+        def run(begin: int, end: int, cutter: Cutter) -> None:
+            lane = self._lane(a, b, cutter)
             for at, part in jobs[begin:end]:
                 chain = self.sums[at][part]
                 if partial is None:
-                    self._sum(chain, a, b, panel, target)
-                    self._finish(chain[0], panel, target, addend, alpha, beta)
+                    self._sum(chain, lane, lane.sum, target)
+                    self._finish(chain[0], lane, lane.sum, target, addend, alpha, beta)
                 else:
-                    self._sum(chain, a, b, partial[at][part], target)
+                    self._sum(chain, lane, partial[at][part], target)
 
+        rest = memory.workspace[cutter.at :]
         # Whether BLAS has its threads depends on the plan, not on ours: so do its bits.
         with blas_threads().single() if len(jobs) > 1 else nullcontext():
-            self.workers.map(run, self.workers.split(len(jobs), 1))
+            share(self.workers, len(jobs), 1, rest, self._lane_bytes(), run)
         if partial is not None:
+            lane = self._lane(a, b, Cutter(rest))
             for sum_, panels in zip(self.sums, partial, strict=True):
                 used = self._variant_of(sum_[0][0]).d.elements
                 for panel in panels[1:]:
                     np.add(panels[0][:used], panel[:used], out=panels[0][:used])
-                self._finish(sum_[0][0], panels[0], target, addend, alpha, beta)
+                self._finish(sum_[0][0], lane, panels[0], target, addend, alpha, beta)
+
+    # --- memory ---------------------------------------------------------------------------
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of panels that one call needs."""
+        lanes = self.workers.parts(len(self.jobs), 1) * self._lane_bytes()
+        shared = [self.size_a] * self.whole_a + [self.size_b] * self.whole_b
+        shared += [self.size_d] * (len(self.jobs) if self.panels.splits > 1 else 0)
+        return lanes + self._bytes(shared)
+
+    def _lane_sizes(self) -> tuple[int, int, int, int, int, int]:
+        """Elements of the panels of A, B, D, a further D, C, and what operators need beside."""
+        step = self.step
+        own_a, own_b = self.size_a * (not self.whole_a), self.size_b * (not self.whole_b)
+        block_d = max(prod(variant.d.shape) for variant in self.variants.values())
+        long = any(len(chain) > 1 for sum_ in self.sums for chain in sum_)
+        size_c = self.size_d if step.c is not None else 0
+        spare = max(
+            spare_elements(step.operator_a, self.size_a),
+            spare_elements(step.operator_b, self.size_b),
+            spare_elements(step.operator_c, size_c),
+        )
+        return own_a, own_b, self.size_d, block_d * long, size_c, spare
+
+    def _lane_bytes(self) -> int:
+        return self._bytes(self._lane_sizes())
+
+    def _bytes(self, sizes: Iterable[int]) -> int:
+        return sum(rounded(size * self.dtype.itemsize) for size in sizes)
+
+    def _lane(self, a: _Reader, b: _Reader, cutter: Cutter) -> _Lane:
+        own_a, own_b, *rest = (cutter.take(size, self.dtype) for size in self._lane_sizes())
+        sum_, further, addend, spare = rest
+        return _Lane(a.twin(own_a, spare), b.twin(own_b, spare), sum_, further, addend, spare)
+
+    def _inputs(self, arrays: Sequence[Array], cutter: Cutter) -> tuple[_Reader, _Reader]:
+        """The inputs; an input that every block reads whole is packed here, once."""
+        step, dtype = self.step, self.dtype
+        # What operators need beside lies in the threads' memory, which is free yet.
+        sizes = [self.size_a] * self.whole_a + [self.size_b] * self.whole_b
+        panels = [cutter.take(size, dtype) for size in sizes]
+        lanes = Cutter(cutter.memory, cutter.at)
+        *_, spare = (lanes.take(size, dtype) for size in self._lane_sizes())
+        a = _Reader(_memory(arrays[step.a]), step.operator_a, spare[:0], spare)
+        b = _Reader(_memory(arrays[step.b]), step.operator_b, spare[:0], spare)
+        first = next(iter(self.variants.values()))
+        if self.whole_a:
+            a.panel = panels[0]
+            a.matrices(first.a, 0)
+        if self.whole_b:
+            b.panel = panels[-1]
+            b.matrices(first.b, 0)
+        return a, b
+
+    def _partial_sums(self, cutter: Cutter) -> list[list[Array]] | None:
+        if self.panels.splits == 1:
+            return None
+        return [[cutter.take(self.size_d, self.dtype) for _ in sum_] for sum_ in self.sums]
 
     # --- preparation ----------------------------------------------------------------------
 
@@ -214,46 +299,16 @@ class PanelProduct:
 
     # --- one call -------------------------------------------------------------------------
 
-    def _readers(self, arrays: Sequence[Array]) -> tuple[_Reader, _Reader]:
-        """The inputs; an input that every block reads whole is packed here, once."""
-        step, dtype = self.step, self.dtype
-        a = _Reader(_memory(arrays[step.a]), step.operator_a, np.empty(0, dtype))
-        b = _Reader(_memory(arrays[step.b]), step.operator_b, np.empty(0, dtype))
-        first = next(iter(self.variants.values()))
-        if self.whole_a:
-            a.panel = np.empty(self.size_a, dtype)
-            a.matrices(first.a, 0)
-        if self.whole_b:
-            b.panel = np.empty(self.size_b, dtype)
-            b.matrices(first.b, 0)
-        return a, b
-
-    def _own(self, inputs: tuple[_Reader, _Reader]) -> tuple[_Reader, _Reader]:
-        """Readers for one thread, with panels of its own for inputs that change."""
-        a, b = inputs[0].shared(), inputs[1].shared()
-        if not self.whole_a:
-            a.panel = np.empty(self.size_a, self.dtype)
-        if not self.whole_b:
-            b.panel = np.empty(self.size_b, self.dtype)
-        return a, b
-
-    def _partial_sums(self) -> list[list[Array]] | None:
-        if self.panels.splits == 1:
-            return None
-        return [[np.empty(self.size_d, self.dtype) for _ in sum_] for sum_ in self.sums]
-
-    def _sum(self, chain: Chain, a: _Reader, b: _Reader, panel: Array, target: _Memory) -> None:
+    def _sum(self, chain: Chain, lane: _Lane, panel: Array, target: _Memory) -> None:
         """The sum over one chain of blocks, in ``panel`` or where D lies."""
-        rest = None
         for block in chain:
             variant = self._variant_of(block)
-            left, right = a.matrices(variant.a, block.a), b.matrices(variant.b, block.b)
+            left, right = lane.a.matrices(variant.a, block.a), lane.b.matrices(variant.b, block.b)
             d = self._result(variant.d, block, panel, target)
             if block is chain[0]:
                 self.matmul(left, right, d)
                 continue
-            if rest is None:
-                rest = np.empty(d.shape, self.dtype)
+            rest = strided(lane.further, 0, d.shape, _packed_like(d))
             self.matmul(left, right, rest)
             np.add(d, rest, out=d)
 
@@ -268,47 +323,37 @@ class PanelProduct:
     def _finish(
         self,
         block: _Block,
+        lane: _Lane,
         panel: Array,
         target: _Memory,
         addend: _Memory | None,
         alpha: Any,
         beta: Any,
     ) -> None:
-        """D = [alpha *] sum [+ beta * C], while the block is in cache."""
+        """D = [alpha *] sum [+ beta * op(C)], while the block is in cache."""
         variant = self._variant_of(block)
         side = variant.d
-        if self.step.scaled and alpha != 1:
-            whole = self._result(side, block, panel, target)
-            np.multiply(whole, alpha, out=whole)
-        if side.pack is None:
-            return
-        if addend is not None and variant.c is not None and variant.c.pack is not None:
-            plus = np.empty(variant.c.elements, self.dtype)
-            variant.c.pack(addend.flat, addend.origin + block.c, plus, 0)
-            np.multiply(plus, beta, out=plus)
-            np.add(panel[: side.elements], plus, out=panel[: side.elements])
-        side.pack(panel, 0, target.flat, target.origin + block.d)
+        factor = alpha if self.step.scaled else 1
+        with np.errstate(all="ignore"):
+            if side.pack is None:
+                if factor != 1:
+                    whole = self._result(side, block, panel, target)
+                    np.multiply(whole, factor, out=whole, dtype=self.dtype, casting="unsafe")
+                return
+            plus = None
+            if addend is not None and variant.c is not None and variant.c.pack is not None:
+                plus = lane.addend[: variant.c.elements]
+                variant.c.pack(addend.flat, addend.origin + block.c, plus, 0)
+            value = panel[: side.elements]
+            add_scaled(value, factor, plus, beta, self.step.operator_c, lane.spare)
+            side.pack(panel, 0, target.flat, target.origin + block.d)
 
 
-def panel_bytes(step: Gett, threads: int) -> int:
-    """Bytes of panels that one call allocates at most with this number of threads."""
-    assert step.panels is not None
-    panels = step.panels
-    size_a, size_b, size_d = (
-        prod(b for loop, b in zip(step.loops, panels.blocks, strict=True) if loop.kind in kinds)
-        for kinds in (
-            (Kind.BATCH, Kind.M, Kind.K),
-            (Kind.BATCH, Kind.N, Kind.K),
-            (Kind.BATCH, Kind.M, Kind.N),
-        )
-    )
-    counts = [ceil(x.extent / b) for x, b in zip(step.loops, panels.blocks, strict=True)]
-    summed = prod(n for n, loop in zip(counts, step.loops, strict=True) if loop.kind is Kind.K)
-    jobs = prod(counts) // summed * panels.splits
-    own = size_d * (panels.pack_d + (summed > 1) + (step.c is not None))
-    own += size_a * panels.pack_a + size_b * panels.pack_b
-    partial = size_d * jobs if panels.splits > 1 else 0
-    return (min(threads, jobs) * own + partial) * np.dtype(step.dtype).itemsize
+def _packed_like(x: Array) -> tuple[int, ...]:
+    """Strides in bytes of a packed array with the memory order of ``x``."""
+    order = sorted(range(x.ndim), key=lambda at: abs(x.strides[at]))
+    strides, _ = compact_strides(x.shape, order)
+    return tuple(stride * x.itemsize for stride in strides)
 
 
 def _memory(array: Array) -> _Memory:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from itertools import product as combinations
 from math import prod
-from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
 
+from contract.operators import BinaryOperator
 from contract.run.host_kernels import (
     PARALLEL_BYTES,
     CopyKernel,
@@ -16,13 +16,13 @@ from contract.run.host_kernels import (
     ProductKernel,
     strided_view,
 )
+from contract.run.host_operators import UFUNCS
 from contract.run.host_views import Array
 from contract.run.workers import Workers
 
 __all__ = ["NumpyKernels"]
 
 TILE = 64  # elements along each of the two dimensions of a transposing tile
-REDUCTION_PARTS = 16  # partial sums of a full reduction: fixed, so that bits are
 
 
 class NumpyKernels:
@@ -59,6 +59,9 @@ class NumpyKernels:
 
         return run
 
+    def reduces(self, source_dtype: str, target_dtype: str) -> bool:
+        return True
+
     def reduce(
         self,
         extents: Sequence[int],
@@ -66,30 +69,19 @@ class NumpyKernels:
         target_strides: Sequence[int],
         reduced_extents: Sequence[int],
         reduced_strides: Sequence[int],
+        source_dtype: str,
         target_dtype: str,
-        operator: np.ufunc,
+        operator: BinaryOperator,
     ) -> CopyKernel:
         shape = (*extents, *reduced_extents)
         strides = (*source_strides, *reduced_strides)
-        kept = len(extents)
-        axes = tuple(range(kept, len(shape)))
-        dtype = np.dtype(target_dtype)
-        outer = max(
-            range(kept), key=lambda at: (extents[at] > 1, abs(source_strides[at])), default=0
-        )
+        axes = tuple(range(len(extents), len(shape)))
+        dtype, function = np.dtype(target_dtype), UFUNCS[operator]
 
         def run(source: Array, source_offset: int, target: Array, target_offset: int) -> None:
             read = strided_view(source, source_offset, shape, strides)
             write = strided_view(target, target_offset, extents, target_strides)
-            if not kept:
-                write[...] = _reduce_all(read, operator, dtype, self.workers)
-                return
-
-            def part(begin: int, end: int) -> None:
-                where = (slice(None),) * outer + (slice(begin, end),)
-                operator.reduce(read[where], axis=axes, dtype=dtype, out=write[where])
-
-            self.workers.map(part, self.workers.split(extents[outer], 1))
+            function.reduce(read, axis=axes, dtype=dtype, out=write)
 
         return run
 
@@ -147,20 +139,3 @@ def _copy_blocks(
         for extent, block in zip(extents, blocks, strict=True)
     ]
     return list(combinations(*ranges))
-
-
-def _reduce_all(read: Array, operator: np.ufunc, dtype: np.dtype[Any], workers: Workers) -> Any:
-    """The reduction of everything, in a fixed number of parts whatever the threads."""
-    longest = max(range(read.ndim), key=lambda at: read.shape[at])
-    extent = read.shape[longest]
-    parts = min(REDUCTION_PARTS, extent)
-    partial = np.empty(parts, dtype)
-
-    def part(begin: int, end: int) -> None:
-        for at in range(begin, end):
-            rows = slice(extent * at // parts, extent * (at + 1) // parts)
-            piece = read[(slice(None),) * longest + (rows,)]
-            partial[at] = operator.reduce(piece, axis=None, dtype=dtype)
-
-    workers.map(part, workers.split(parts, 1))
-    return operator.reduce(partial, dtype=dtype)

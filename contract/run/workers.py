@@ -10,6 +10,7 @@ from itertools import pairwise
 __all__ = ["Workers"]
 
 Range = tuple[int, int]
+Part = tuple[int, ...]  # the arguments of one part of the work
 
 
 def usable_cores() -> int:
@@ -20,7 +21,7 @@ def usable_cores() -> int:
 
 
 class Workers:
-    """Runs function(begin, end) on parts of a range; usable from many threads at once.
+    """Runs a function on parts of a range; usable from many threads at once.
 
     A caller takes part itself and takes back parts that no thread has begun, so it never waits
     for a free thread. Inside a part everything runs inline: work is split once.
@@ -36,12 +37,16 @@ class Workers:
         """At most one range for each thread, none below ``minimum`` unless it is the only one."""
         if self.threads == 1 or getattr(self._inside, "flag", False):
             return [(0, total)]
-        parts = max(1, min(self.threads, total // max(minimum, 1)))
+        parts = self.parts(total, minimum)
         edges = [total * part // parts for part in range(parts + 1)]
         return list(pairwise(edges))
 
-    def map(self, function: Callable[[int, int], None], ranges: Sequence[Range]) -> None:
-        """Run every range; the first exception is raised after all have ended."""
+    def parts(self, total: int, minimum: int) -> int:
+        """How many ranges ``split`` gives at most."""
+        return max(1, min(self.threads, total // max(minimum, 1)))
+
+    def map(self, function: Callable[..., None], ranges: Sequence[Part]) -> None:
+        """Call the function for every part; the first exception is raised after all have ended."""
         if len(ranges) == 1:
             function(*ranges[0])
             return
@@ -67,16 +72,14 @@ class Workers:
                 self._pool = ThreadPoolExecutor(max(self.threads - 1, 1), "contract")
             return self._pool
 
-    def _run(self, function: Callable[[int, int], None], part: Range) -> None:
+    def _run(self, function: Callable[..., None], part: Part) -> None:
         self._inside.flag = True
         try:
             function(*part)
         finally:
             self._inside.flag = False
 
-    def _finish(
-        self, future: "Future[None]", function: Callable[[int, int], None], part: Range
-    ) -> None:
+    def _finish(self, future: "Future[None]", function: Callable[..., None], part: Part) -> None:
         if future.cancel():
             self._run(function, part)
         else:

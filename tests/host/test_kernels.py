@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contract.operators import BinaryOperator
 from contract.run.host_kernels import HostKernels, flatten, strided_view
 from contract.run.kernel_families import load_kernels
 from contract.run.workers import Workers
@@ -96,7 +97,14 @@ def test_reductions(
     found = np.empty(x.shape[:kept], dtype, order="F")
     steps = [s // x.itemsize for s in found.strides]
     run = kernels.reduce(
-        x.shape[:kept], strides[:kept], steps, x.shape[kept:], strides[kept:], dtype, np.add
+        x.shape[:kept],
+        strides[:kept],
+        steps,
+        x.shape[kept:],
+        strides[kept:],
+        dtype,
+        dtype,
+        BinaryOperator.ADD,
     )
     flat, origin = flatten(x)
     run(flat, origin, *flatten(found))

@@ -29,10 +29,7 @@ def operation(
         tensor = TensorDescriptor(tuple(extents[x] for x in term), None, dtype)
         return Operand(tensor, tuple(labels.index(x) for x in term), operator)
 
-    accumulator = "float32" if dtype in ("float16", "bfloat16") else dtype
-    return Contraction(
-        tuple(map(operand, inputs)), operand(output), None, tuple(labels), accumulator
-    )
+    return Contraction(tuple(map(operand, inputs)), operand(output), None, tuple(labels))
 
 
 def plan_of(terms: str, output: str, **options: object) -> Plan:

@@ -1,0 +1,195 @@
+"""cuTENSOR's operations beside the contraction, on arrays: permute, reduce, combine elements."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from contract.compute import ComputeType
+from contract.errors import InvalidValueError, UnsupportedTypeError
+from contract.evaluation import (
+    beta_of,
+    evaluate,
+    frozen,
+    handle_or_default,
+    interleaved_arguments,
+)
+from contract.handle import Handle
+from contract.operators import BinaryOperator, Operator, binary
+from contract.request import Combination, Options, Reducing, Written
+from contract.run.host_views import Array
+
+__all__ = ["elementwise_binary", "elementwise_trinary", "permute", "reduce"]
+
+
+def permute(
+    expression: Any,
+    *operand: Any,
+    out: Array | None = None,
+    alpha: complex = 1,
+    operator: Operator | str | None = None,
+    padding: Sequence[tuple[int, int]] | None = None,
+    padding_value: complex = 0,
+    dtype: Any = None,
+    order: str = "F",
+    compute_type: ComputeType | str | None = None,
+    memory_limit: int | None = None,
+    handle: Handle | None = None,
+) -> Array:
+    """B = alpha * op(A) with the modes of A in another order, type or layout, and padding.
+
+    ``permute("abc->cab", A)``. A mode repeated in A takes its diagonal; every mode of A is in
+    B. ``dtype`` (or ``out``) converts. ``padding`` has a pair (left, right) for each mode of B:
+    so many elements of ``padding_value`` on both sides. With alpha = 0, A is not read.
+
+    Raises InvalidValueError (a ValueError) and UnsupportedTypeError (a TypeError).
+    Source: cuTENSOR's permutation and its padding attributes.
+    """
+    written, operands = _asked(expression, operand, 1)
+    form = Combination((), None if padding is None else _pairs(padding), padding_value)
+    options = Options(
+        order,
+        compute_type,
+        (operator,),
+        memory_limit=memory_limit,
+        dtype=_type(dtype),
+        form=form,
+    )
+    return evaluate(
+        handle_or_default(handle), written, operands, options, out, scalars=(alpha, 0, 0)
+    )
+
+
+def reduce(
+    expression: Any,
+    *operand: Any,
+    op: BinaryOperator | str = "add",
+    out: Array | None = None,
+    c: Any = None,
+    alpha: complex = 1,
+    beta: complex | None = None,
+    operators: Sequence[Operator | str | None] | None = None,
+    order: str = "F",
+    compute_type: ComputeType | str | None = None,
+    memory_limit: int | None = None,
+    handle: Handle | None = None,
+) -> Array:
+    """D = alpha * reduce(op(A)) + beta * op(C), over the modes of A that D has not.
+
+    ``reduce("abc->b", A, op="max")``; ``op`` is "add", "mul", "max" or "min". MAX and MIN
+    propagate NaN. An empty sum is 0, an empty product 1; MAX and MIN of nothing are refused.
+    ``operators`` has a unary operator for A, and may have one for C. Scalars and C as in
+    ``contract``. 16-bit types are reduced in float32 and rounded once.
+
+    Raises InvalidValueError (a ValueError) and UnsupportedTypeError (a TypeError).
+    Source: cuTENSOR's reduction.
+    """
+    written, operands = _asked(expression, operand, 1)
+    form = Reducing(binary(op))
+    options = Options(order, compute_type, frozen(operators), memory_limit=memory_limit, form=form)
+    scalars = alpha, beta_of(c, beta), 0
+    return evaluate(handle_or_default(handle), written, operands, options, out, c, scalars)
+
+
+def elementwise_binary(
+    expression: Any,
+    *operands: Any,
+    op: BinaryOperator | str = "add",
+    out: Array | None = None,
+    alpha: complex = 1,
+    gamma: complex = 1,
+    operators: Sequence[Operator | str | None] | None = None,
+    dtype: Any = None,
+    order: str = "F",
+    compute_type: ComputeType | str | None = None,
+    memory_limit: int | None = None,
+    handle: Handle | None = None,
+) -> Array:
+    """D = opAC(alpha * op(A), gamma * op(C)), element by element; ``op`` is opAC.
+
+    ``elementwise_binary("ba,ab->ab", A, C, op="max")``. A mode that an operand has not
+    broadcasts. ``out`` may be A or C where that has D's modes in D's order. An operand scaled
+    by 0 is not read and counts as 0. ``operators`` has a unary operator for each operand.
+
+    Raises InvalidValueError (a ValueError) and UnsupportedTypeError (a TypeError).
+    Source: cuTENSOR's elementwise binary operation.
+    """
+    written, arrays = _asked(expression, operands, 2)
+    options = Options(
+        order,
+        compute_type,
+        frozen(operators),
+        memory_limit=memory_limit,
+        dtype=_type(dtype),
+        form=Combination((binary(op),)),
+    )
+    scalars = alpha, 0, gamma
+    return evaluate(handle_or_default(handle), written, arrays, options, out, scalars=scalars)
+
+
+def elementwise_trinary(
+    expression: Any,
+    *operands: Any,
+    op_ab: BinaryOperator | str = "add",
+    op_abc: BinaryOperator | str = "add",
+    out: Array | None = None,
+    alpha: complex = 1,
+    beta: complex = 1,
+    gamma: complex = 1,
+    operators: Sequence[Operator | str | None] | None = None,
+    dtype: Any = None,
+    order: str = "F",
+    compute_type: ComputeType | str | None = None,
+    memory_limit: int | None = None,
+    handle: Handle | None = None,
+) -> Array:
+    """D = opABC(opAB(alpha * op(A), beta * op(B)), gamma * op(C)), element by element.
+
+    ``elementwise_trinary("ab,ba,a->ab", A, B, C, op_ab="mul")``; the rest is as in
+    ``elementwise_binary``.
+
+    Raises InvalidValueError (a ValueError) and UnsupportedTypeError (a TypeError).
+    Source: cuTENSOR's elementwise trinary operation.
+    """
+    written, arrays = _asked(expression, operands, 3)
+    options = Options(
+        order,
+        compute_type,
+        frozen(operators),
+        memory_limit=memory_limit,
+        dtype=_type(dtype),
+        form=Combination((binary(op_ab), binary(op_abc))),
+    )
+    scalars = alpha, beta, gamma
+    return evaluate(handle_or_default(handle), written, arrays, options, out, scalars=scalars)
+
+
+def _asked(
+    expression: Any, operands: tuple[Any, ...], count: int
+) -> tuple[Written, tuple[Any, ...]]:
+    """What was written, in either form, and its ``count`` operands."""
+    if type(expression) is not str:
+        expression, operands = interleaved_arguments((expression, *operands))
+    if len(operands) != count:
+        raise InvalidValueError(f"The operation takes {count} operands: it got {len(operands)}.")
+    return expression, operands
+
+
+def _type(dtype: Any) -> np.dtype[Any] | None:
+    if dtype is None:
+        return None
+    try:
+        found: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
+    except TypeError:
+        raise UnsupportedTypeError(f"dtype is a NumPy data type: it is {dtype!r}.") from None
+    return found
+
+
+def _pairs(padding: Any) -> tuple[tuple[int, int], ...]:
+    try:
+        pairs = tuple((int(left), int(right)) for left, right in padding)
+    except (TypeError, ValueError):
+        raise InvalidValueError(
+            f"padding is a pair (left, right) for each mode of the result: it is {padding!r}."
+        ) from None
+    return pairs

@@ -1,0 +1,363 @@
+"""Elementwise steps and permutations on the host, tile by tile.
+
+A tile of every operand stays in cache: an operand that is converted, transformed or transposed
+is copied into a buffer in the target's order, the others are used where they lie; then NumPy
+combines them, and the last operation writes the tile of the target.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+
+from contract.layout import fuse
+from contract.operators import Operator
+from contract.plan import Elementwise, Permute, Plan, Scalar, Source
+from contract.run.host_kernels import CopyKernel, HostKernels, flatten
+from contract.run.host_operators import UFUNCS, apply_operator, spare_elements
+from contract.run.host_views import Array, compact_strides, strided, viewer
+from contract.run.memory import Cutter, rounded
+from contract.run.steps import Memory, Prepared, Run, Scalars, share
+from contract.run.workers import Workers
+
+__all__ = ["TilePass", "prepare_elementwise", "prepare_permute"]
+
+TILE_BYTES = 1 << 17  # of one operand; four of them fit the cache of a core
+LINE_ELEMENTS = 64  # of a tile along the fastest dimension of every operand
+SHORT_RUN = 32  # elements; NumPy's loops cost as much as so many elements
+PARALLEL_TILES = 2  # fewer are done before a second thread has started
+SMALL_ELEMENTS = 1 << 13  # a NumPy call is done before a compiled kernel has its arguments
+
+
+def prepare_elementwise(
+    plan: Plan, step: Elementwise, kernels: HostKernels, workers: Workers
+) -> Prepared:
+    """The step as a function; its tiles belong to the handle."""
+    tiles = TilePass([slot.tensor.dtype for slot in plan.slots], step, kernels)
+    count = workers.parts(tiles.count, PARALLEL_TILES)
+
+    def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        body = tiles.bound(slots, scalars)
+        share(workers, tiles.count, PARALLEL_TILES, memory.tiles, tiles.bytes, body)
+
+    return Prepared(run, tiles=count * tiles.bytes)
+
+
+def prepare_permute(plan: Plan, step: Permute, kernels: HostKernels, workers: Workers) -> Prepared:
+    """A plain copy where nothing is computed, else one pass over tiles; padding around it."""
+    general = prepare_elementwise(
+        plan,
+        Elementwise((step.source,), (), step.target, step.extents, step.modes, step.dtype),
+        kernels,
+        workers,
+    )
+    run = general.run
+    if step.source.operator is Operator.IDENTITY:
+        run = _plain_or(run, step.source.scalar, _copy(plan, step, kernels))
+    if step.padding is not None:
+        run = _padded(plan, step, run)
+    return Prepared(run, tiles=general.tiles)
+
+
+def _plain_or(general: Run, scalar: Scalar | None, copy: Run) -> Run:
+    if scalar is None:
+        return copy
+    at = scalar.value
+
+    def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        (copy if scalars[at] == 1 else general)(slots, scalars, memory)
+
+    return run
+
+
+def _copy(plan: Plan, step: Permute, kernels: HostKernels) -> Run:
+    """The source copied to the target in one go."""
+    source, target = step.source.view, step.target
+    tensors = [plan.slots[view.slot].tensor for view in (source, target)]
+    if prod(step.extents) <= SMALL_ELEMENTS and step.padding is None:
+        read = viewer(tensors[0], step.extents, source.strides)
+        write = viewer(tensors[1], step.extents, target.strides)
+
+        def run_small(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+            with np.errstate(all="ignore"):
+                np.copyto(write(slots[target.slot]), read(slots[source.slot]), casting="unsafe")
+
+        return run_small
+    kernel = kernels.copy(
+        step.extents, source.strides, target.strides, tensors[0].dtype, tensors[1].dtype
+    )
+
+    def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        kernel(*flatten(slots[source.slot]), *flatten(slots[target.slot]))
+
+    return run
+
+
+def _padded(plan: Plan, step: Permute, fill: Run) -> Run:
+    """Slabs of the padding's value around the interior, which ``fill`` writes."""
+    padding, target = step.padding, step.target
+    assert padding is not None
+    pairs = list(zip(padding.left, step.extents, padding.right, strict=True))
+    extents = [left + n + right for left, n, right in pairs]
+    write = viewer(plan.slots[target.slot].tensor, extents, target.strides)
+    slabs = []
+    inside: list[slice] = []
+    for left, n, _ in pairs:
+        slabs += [(*inside, slice(0, left)), (*inside, slice(left + n, None))]
+        inside.append(slice(left, left + n))
+
+    def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        whole = write(slots[target.slot])
+        for slab in slabs:
+            whole[slab] = padding.value
+        interior = list(slots)
+        interior[target.slot] = whole[tuple(inside)]
+        fill(interior, scalars, memory)
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """One source of a pass: its strides along the fused dimensions, and what happens to it."""
+
+    slot: int
+    strides: tuple[int, ...]
+    dtype: str
+    operator: Operator
+    scalar: int | None
+    loaded: bool  # copied into a buffer first
+    held: tuple[int, ...]  # the dimensions its tiles have; the others broadcast
+
+    @property
+    def buffered(self) -> bool:
+        """Whether its tiles need a buffer of their own."""
+        return self.loaded or self.scalar is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How an operand's tile of certain extents is read: shapes and strides in bytes."""
+
+    shape: tuple[int, ...]
+    memory: tuple[int, ...]
+    buffer: tuple[int, ...]
+    count: int
+    load: CopyKernel | None
+
+
+class TilePass:
+    """An elementwise step, blocked: ``count`` tiles, ``bytes`` of buffers for each thread.
+
+    ``types`` are the data types of the slots.
+    """
+
+    def __init__(self, types: Sequence[str], step: Elementwise, kernels: HostKernels) -> None:
+        self.types = types
+        self.step = step
+        self.kernels = kernels
+        self.dtype = np.dtype(step.dtype)
+        self.functions = [UFUNCS[operator] for operator in step.operators]
+        order = sorted(range(len(step.extents)), key=lambda at: abs(step.target.strides[at]))
+        views = [step.target, *(source.view for source in step.sources)]
+        self.extents, strides = fuse(
+            [step.extents[at] for at in order],
+            *([view.strides[at] for at in order] for view in views),
+        )
+        self.target = strides[0]
+        self.blocks = _blocks(self.extents, strides, self.dtype.itemsize)
+        self.counts = [ceil(n / block) for n, block in zip(self.extents, self.blocks, strict=True)]
+        self.count = prod(self.counts)
+        self.sources = [
+            self._operand(source, steps)
+            for source, steps in zip(step.sources, strides[1:], strict=True)
+        ]
+        self.bytes = self._buffer_bytes()
+        self.shapes: Callable[[tuple[int, ...]], list[_Shape]] = cache(self._shapes)
+
+    def _operand(self, source: Source, strides: tuple[int, ...]) -> _Operand:
+        dtype = self.types[source.view.slot]
+        scalar = None if source.scalar is None else source.scalar.value
+        held = tuple(at for at, stride in enumerate(strides) if stride)
+        spread = bool(self.extents) and 0 not in held and self.extents[0] < SHORT_RUN
+        if spread:  # rows too short to broadcast one by one
+            held = tuple(range(len(strides)))
+        loaded = (
+            dtype != self.step.dtype
+            or source.operator is not Operator.IDENTITY
+            or spread
+            or not _runs_along(self.extents, self.target, strides)
+        )
+        return _Operand(source.view.slot, strides, dtype, source.operator, scalar, loaded, held)
+
+    def _buffer_bytes(self) -> int:
+        """Buffers of the operands that have one, of sums of two, and of operators."""
+        needed, spare = 0, 0
+        for source in self.sources:
+            size = prod(self.blocks[at] for at in source.held)
+            needed += rounded(size * self.dtype.itemsize) * source.buffered
+            spare = max(spare, spare_elements(source.operator, size))
+        needed += rounded(spare * self.dtype.itemsize)
+        if len(self.sources) > 2:
+            needed += rounded(prod(self.blocks) * self.dtype.itemsize)
+        return needed
+
+    def _shapes(self, extents: tuple[int, ...]) -> list[_Shape]:
+        """How the tiles of these extents are read, one shape for each source, and written."""
+        shapes = [self._shape(source, extents) for source in self.sources]
+        size = np.dtype(self.types[self.step.target.slot]).itemsize
+        written = tuple(stride * size for stride in self.target)
+        return [*shapes, _Shape(extents, written, (), prod(extents), None)]
+
+    def _shape(self, source: _Operand, extents: tuple[int, ...]) -> _Shape:
+        shape = tuple(n if at in source.held else 1 for at, n in enumerate(extents))
+        panel, count = compact_strides(extents, source.held)
+        size, itemsize = np.dtype(source.dtype).itemsize, self.dtype.itemsize
+        kernel = None
+        if source.loaded:
+            kernel = self.kernels.copy(shape, source.strides, panel, source.dtype, self.step.dtype)
+        return _Shape(
+            shape,
+            tuple(stride * size for stride in source.strides),
+            tuple(stride * itemsize for stride in panel),
+            count,
+            kernel,
+        )
+
+    # --- one call -------------------------------------------------------------------------
+
+    def bound(self, slots: Sequence[Array], scalars: Scalars) -> Callable[[int, int, Cutter], None]:
+        """body(begin, end, memory): the tiles begin..end of these arrays."""
+        memories = [flatten(slots[source.slot]) for source in self.sources]
+        target = flatten(slots[self.step.target.slot])
+        factors = [None if s.scalar is None else scalars[s.scalar] for s in self.sources]
+
+        def body(begin: int, end: int, cutter: Cutter) -> None:
+            tiles = _Tiles(self, memories, factors, cutter)
+            with np.errstate(all="ignore"):
+                for at in range(begin, end):
+                    tiles.run(*self._tile(at), target)
+
+        return body
+
+    def _tile(self, at: int) -> tuple[tuple[int, ...], list[int]]:
+        """The extents of a tile and where it starts in each dimension."""
+        extents, starts = [], []
+        for n, block, count in zip(self.extents, self.blocks, self.counts, strict=True):
+            start = at % count * block
+            at //= count
+            starts.append(start)
+            extents.append(min(block, n - start))
+        return tuple(extents), starts
+
+
+class _Tiles:
+    """The buffers of one thread, and what it does with each tile."""
+
+    def __init__(
+        self,
+        tiles: TilePass,
+        memories: Sequence[tuple[Array, int]],
+        factors: Sequence[Any],
+        cutter: Cutter,
+    ) -> None:
+        self.tiles = tiles
+        self.memories = memories
+        self.factors = factors
+        dtype, blocks = tiles.dtype, tiles.blocks
+        sizes = [prod(blocks[at] for at in source.held) for source in tiles.sources]
+        self.buffers = [
+            cutter.take(size, dtype) if source.buffered else None
+            for source, size in zip(tiles.sources, sizes, strict=True)
+        ]
+        spares = [
+            spare_elements(source.operator, size)
+            for source, size in zip(tiles.sources, sizes, strict=True)
+        ]
+        self.spare = cutter.take(max(spares, default=0), dtype)
+        self.sum = cutter.take(prod(blocks) if len(sizes) > 2 else 0, dtype)
+        self.zero = np.zeros((), dtype)
+
+    def run(
+        self, extents: tuple[int, ...], starts: Sequence[int], target: tuple[Array, int]
+    ) -> None:
+        """Combine one tile of every source into a tile of the target."""
+        tiles = self.tiles
+        shapes = tiles.shapes(extents)
+        out = _at(target, tiles.target, starts, shapes[-1])
+        if not self.memories:
+            out[...] = 0
+            return
+        found = self._value(0, shapes[0], starts)
+        if len(self.memories) == 1:
+            np.copyto(out, found, casting="unsafe")
+            return
+        for at, function in enumerate(tiles.functions, 1):
+            value = self._value(at, shapes[at], starts)
+            into = out
+            if at < len(tiles.functions):
+                into = self.sum[: shapes[-1].count].reshape(extents, order="F")
+            function(found, value, out=into, dtype=tiles.dtype, casting="unsafe")
+            found = into
+
+    def _value(self, at: int, shape: _Shape, starts: Sequence[int]) -> Array:
+        """scalar * op(tile); what is scaled by zero is not read."""
+        source, factor = self.tiles.sources[at], self.factors[at]
+        if factor is not None and factor == 0:
+            return self.zero
+        buffer = self.buffers[at]
+        if shape.load is None:
+            value = _at(self.memories[at], source.strides, starts, shape)
+        else:
+            assert buffer is not None
+            flat, origin = self.memories[at]
+            shape.load(flat, origin + _offset(source.strides, starts), buffer, 0)
+            apply_operator(source.operator, buffer[: shape.count], self.spare)
+            value = strided(buffer, 0, shape.shape, shape.buffer)
+        if factor is None or factor == 1:
+            return value
+        assert buffer is not None
+        scaled = strided(buffer, 0, shape.shape, shape.buffer)
+        np.multiply(value, factor, out=scaled, dtype=self.tiles.dtype, casting="unsafe")
+        return scaled
+
+
+def _at(
+    memory: tuple[Array, int], strides: Sequence[int], starts: Sequence[int], shape: _Shape
+) -> Array:
+    flat, origin = memory
+    return strided(flat, origin + _offset(strides, starts), shape.shape, shape.memory)
+
+
+def _offset(strides: Sequence[int], starts: Sequence[int]) -> int:
+    return sum(stride * start for stride, start in zip(strides, starts, strict=True))
+
+
+def _runs_along(extents: Sequence[int], target: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether NumPy walks the operand in long runs when it walks the target in order."""
+    if not extents:
+        return True
+    moving = [(abs(stride), at) for at, stride in enumerate(strides) if stride]
+    if not moving or strides[0] == 0:
+        return True
+    first, _ = fuse(extents, target, strides)
+    return min(moving)[1] == 0 and (first[0] >= SHORT_RUN or len(first) == 1)
+
+
+def _blocks(
+    extents: tuple[int, ...], strides: Sequence[Sequence[int]], itemsize: int
+) -> tuple[int, ...]:
+    """The extents of a tile: whole lines of every operand, then inner dimensions first."""
+    lines = set()
+    for steps in strides:
+        moving = [(abs(step), at) for at, step in enumerate(steps) if step]
+        if moving:
+            lines.add(min(moving)[1])
+    blocks = [min(n, LINE_ELEMENTS) if at in lines else min(n, 1) for at, n in enumerate(extents)]
+    for at, n in enumerate(extents):
+        others = max(prod(blocks) // max(blocks[at], 1), 1)
+        blocks[at] = max(blocks[at], min(n, TILE_BYTES // itemsize // others))
+    return tuple(max(block, 1) for block in blocks)

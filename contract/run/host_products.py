@@ -1,0 +1,289 @@
+"""Matrix products and products loop by loop on the host: the steps Gemm and Gett without panels."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from contract.operators import BinaryOperator, Operator
+from contract.plan import (
+    Elementwise,
+    Gemm,
+    Gett,
+    Kind,
+    Loop,
+    Plan,
+    Product,
+    Scalar,
+    Source,
+    View,
+)
+from contract.run.blas_threads import blas_threads
+from contract.run.host_elementwise import TilePass
+from contract.run.host_kernels import HostKernels, flatten
+from contract.run.host_views import Array, Viewer, compact_strides, viewer
+from contract.run.memory import Cutter, rounded
+from contract.run.steps import Memory, Prepared, Scalars, share
+from contract.run.workers import Workers
+
+__all__ = ["is_small_and_plain", "plain_product", "prepare_gemm", "prepare_loops", "prepare_small"]
+
+SMALL_PRODUCT = 1 << 15  # multiply-adds: a NumPy call is done before a compiled kernel has begun
+BATCH_FLOPS = 1 << 24  # from here on a batch of products is spread over our threads,
+BATCH_PARTS = 8  # if it has that many parts; fewer have BLAS's threads, whatever the number of ours
+CONVERTED_BLOCK = 1 << 14  # elements converted by one thread at a time
+
+
+def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
+    """BLAS on views of the operands."""
+    rows = {kind: [loop for loop in step.loops if loop.kind is kind] for kind in Kind}
+    batch = rows[Kind.BATCH][::-1]  # the table has the outermost last
+    m, n, k = rows[Kind.M], rows[Kind.N], rows[Kind.K]
+    view_a = _matrix_view(plan, step.a, batch, m, k, "a")
+    view_b = _matrix_view(plan, step.b, batch, k, n, "b")
+    view_d = _matrix_view(plan, step.d, batch, m, n, "d")
+    a, b, d, scaled, matmul = step.a, step.b, step.d, step.scaled, np.matmul
+
+    def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        out = view_d(slots[d])
+        matmul(view_a(slots[a]), view_b(slots[b]), out=out)
+        if scaled:
+            _scale(out, scalars[0])
+
+    def run_split(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        left, right, out = view_a(slots[a]), view_b(slots[b]), view_d(slots[d])
+
+        def part(begin: int, end: int) -> None:
+            one, two, three = (_slice_first(x, begin, end) for x in (left, right, out))
+            matmul(one, two, out=three)
+            if scaled:
+                _scale(three, scalars[0])
+
+        with blas_threads().single():
+            workers.map(part, workers.split(out.shape[0], 1))
+
+    flops = 2 * step.extent(*Kind)
+    shared = batch and batch[0].extent >= BATCH_PARTS and flops > BATCH_FLOPS
+    return Prepared(run_split if shared else run)
+
+
+def _scale(out: Array, alpha: Any) -> None:
+    if alpha != 1:
+        with np.errstate(all="ignore"):
+            np.multiply(out, alpha, out=out, dtype=out.dtype, casting="unsafe")
+
+
+def is_small_and_plain(plan: Plan, step: Gett) -> bool:
+    """Whether little is multiplied and nothing converted, transformed or added on the way."""
+    types = {plan.slots[slot].tensor.dtype for slot in (step.a, step.b, step.d)}
+    operators = {step.operator_a, step.operator_b}
+    return (
+        step.extent(*Kind) <= SMALL_PRODUCT
+        and types == {step.dtype}
+        and operators == {Operator.IDENTITY}
+        and step.c is None
+    )
+
+
+def prepare_small(plan: Plan, step: Gett) -> Prepared:
+    """NumPy's own loops on views made the cheapest way: for small products calls are all."""
+    a, b, d, scaled = step.a, step.b, step.d, step.scaled
+    of_a, of_b, of_d = (
+        [at for at, loop in enumerate(step.loops) if loop.kind is not lacks]
+        for lacks in (Kind.N, Kind.M, Kind.K)
+    )
+    view_a = _loop_view(plan, a, step, of_a, "a")
+    view_b = _loop_view(plan, b, step, of_b, "b")
+    view_d = _loop_view(plan, d, step, of_d, "d")
+    einsum = np.einsum
+
+    def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        out = view_d(slots[d])
+        einsum(view_a(slots[a]), of_a, view_b(slots[b]), of_b, of_d, out=out)
+        if scaled:
+            _scale(out, scalars[0])
+
+    return Prepared(run)
+
+
+# --- loop by loop -----------------------------------------------------------------------------
+
+
+class _Reader:
+    """An operand in the product's type: where it lies, or converted and transformed apart."""
+
+    def __init__(
+        self, plan: Plan, step: Gett, name: str, kernels: HostKernels, workers: Workers
+    ) -> None:
+        self.slot = step.a if name == "a" else step.b
+        self.workers = workers
+        self.dtype = np.dtype(step.dtype)
+        operator = step.operator_a if name == "a" else step.operator_b
+        self.strides = tuple(int(getattr(loop, name)) for loop in step.loops)
+        self.tiles: TilePass | None = None
+        self.count = 0
+        types = [slot.tensor.dtype for slot in plan.slots]
+        if types[self.slot] == step.dtype and operator is Operator.IDENTITY:
+            return
+        own = [at for at, stride in enumerate(self.strides) if stride]
+        extents = tuple(step.loops[at].extent for at in own)
+        packed, self.count = compact_strides(extents, range(len(extents)))
+        view = View(self.slot, tuple(self.strides[at] for at in own))
+        convert = Elementwise(
+            (Source(view, operator),), (), View(len(types), packed), extents, (), step.dtype
+        )
+        self.tiles = TilePass([*types, step.dtype], convert, kernels)
+        self.strides = _spread(packed, own, len(self.strides))
+
+    @property
+    def bytes(self) -> int:
+        """Workspace for the converted operand."""
+        return rounded(self.count * self.dtype.itemsize)
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of tiles while it is converted."""
+        if self.tiles is None:
+            return 0
+        return self.workers.parts(self.tiles.count, 1) * self.tiles.bytes
+
+    def read(self, slots: Sequence[Array], cutter: Cutter, tiles: Array) -> tuple[Array, int]:
+        """Flat memory of the operand and where it starts."""
+        if self.tiles is None:
+            flat, origin = flatten(slots[self.slot])
+            return (flat if flat.flags.aligned else flat.copy()), origin
+        converted = cutter.take(self.count, self.dtype)
+        body = self.tiles.bound([*slots, converted], (1, 0, 0))
+        share(self.workers, self.tiles.count, 1, tiles, self.tiles.bytes, body)
+        return converted, 0
+
+
+def prepare_loops(plan: Plan, step: Gett, kernels: HostKernels, workers: Workers) -> Prepared:
+    """Loop by loop on the operands where they lie; other types are converted first."""
+    a, b = (_Reader(plan, step, name, kernels, workers) for name in ("a", "b"))
+    last = None if _is_final(plan, step) else _Last(plan, step, kernels)
+    strides_d = tuple(loop.d for loop in step.loops) if last is None else last.strides
+    table = [
+        (loop.kind.value, loop.extent, strides)
+        for loop, *strides in zip(step.loops, a.strides, b.strides, strides_d, strict=True)
+    ]
+    kernel = kernels.loops(step.dtype, [(kind, n, (x, y, z)) for kind, n, (x, y, z) in table])
+
+    def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        cutter = Cutter(memory.workspace)
+        left, right = (each.read(slots, cutter, memory.tiles) for each in (a, b))
+        if last is None:
+            out = slots[step.d]
+            kernel(*left, *right, *flatten(out))
+            if step.scaled:
+                _scale(out, scalars[0])
+            return
+        value = cutter.take(last.count, np.dtype(step.dtype))
+        kernel(*left, *right, value, 0)
+        body = last.tiles.bound([*slots, value], scalars)
+        share(workers, last.tiles.count, 1, memory.tiles, last.tiles.bytes, body)
+
+    workspace, tiles = a.bytes + b.bytes, max(a.tile_bytes, b.tile_bytes)
+    if last is not None:
+        workspace += rounded(last.count * np.dtype(step.dtype).itemsize)
+        tiles = max(tiles, workers.parts(last.tiles.count, 1) * last.tiles.bytes)
+    return Prepared(run, workspace, tiles)
+
+
+def _is_final(plan: Plan, step: Gett) -> bool:
+    """Whether the loops can write D themselves."""
+    return plan.slots[step.d].tensor.dtype == step.dtype and step.c is None
+
+
+class _Last:
+    """D = [alpha *] value [+ beta * op(C)], the value packed in the order of the loops."""
+
+    def __init__(self, plan: Plan, step: Gett, kernels: HostKernels) -> None:
+        of_d = [at for at, loop in enumerate(step.loops) if loop.kind is not Kind.K]
+        loops = [step.loops[at] for at in of_d]
+        extents = tuple(loop.extent for loop in loops)
+        packed, self.count = compact_strides(extents, range(len(extents)))
+        self.strides = _spread(packed, of_d, len(step.loops))
+        types = [slot.tensor.dtype for slot in plan.slots]
+        alpha = Scalar.ALPHA if step.scaled else None
+        sources = [Source(View(len(types), packed), scalar=alpha)]
+        if step.c is not None:
+            c = View(step.c, tuple(loop.c for loop in loops))
+            sources.append(Source(c, step.operator_c, Scalar.BETA))
+        target = View(step.d, tuple(loop.d for loop in loops))
+        add = (BinaryOperator.ADD,)[: len(sources) - 1]
+        last = Elementwise(tuple(sources), add, target, extents, (), step.dtype)
+        self.tiles = TilePass([*types, step.dtype], last, kernels)
+
+
+def _spread(values: Sequence[int], at: Sequence[int], length: int) -> tuple[int, ...]:
+    result = [0] * length
+    for value, index in zip(values, at, strict=True):
+        result[index] = value
+    return tuple(result)
+
+
+# --- one plain product --------------------------------------------------------------------------
+
+
+def plain_product(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
+    """inputs -> their matrix product, if that is the whole plan and its result a packed matrix."""
+    match plan.steps:
+        case (Gemm(scaled=True) as step,) if len(plan.slots) == 3 and plan.inputs == 2:
+            rows = [[loop for loop in step.loops if loop.kind is kind] for kind in Kind]
+        case _:
+            return None
+    batch, m, n, k = rows
+    output = plan.slots[plan.output].tensor
+    if batch or not (m and n and k) or len(output.extents) != 2:
+        return None
+    a, b = step.a, step.b
+    view_a, view_b = _matrix_view(plan, a, (), m, k, "a"), _matrix_view(plan, b, (), k, n, "b")
+    transposed_a = _matrix_view(plan, a, (), k, m, "a")
+    transposed_b = _matrix_view(plan, b, (), n, k, "b")
+    match (m[0].d, n[0].d):
+        case (rows_apart, 1) if rows_apart == n[0].extent:
+            row_major = True
+        case (1, columns_apart) if columns_apart == m[0].extent:
+            row_major = False
+        case _:
+            return None
+    if output.steps == (m[0].d, n[0].d):
+        if row_major:
+            return lambda inputs: view_a(inputs[a]).dot(view_b(inputs[b]))
+        return lambda inputs: transposed_b(inputs[b]).dot(transposed_a(inputs[a])).T
+    if row_major:
+        return lambda inputs: view_a(inputs[a]).dot(view_b(inputs[b])).T
+    return lambda inputs: transposed_b(inputs[b]).dot(transposed_a(inputs[a]))
+
+
+# --- views ----------------------------------------------------------------------------------
+
+
+def _matrix_view(
+    plan: Plan,
+    slot: int,
+    batch: Sequence[Loop],
+    rows: Sequence[Loop],
+    columns: Sequence[Loop],
+    name: str,
+) -> Viewer:
+    """Batch dimensions, the rows, the columns; a missing row has extent 1."""
+    dimensions = [(loop.extent, int(getattr(loop, name))) for loop in batch]
+    for group in (rows, columns):
+        assert len(group) <= 1, "a Gemm has at most one row of m, n and k each"
+        dimensions += [(loop.extent, int(getattr(loop, name))) for loop in group] or [(1, 0)]
+    extents, strides = zip(*dimensions, strict=True)
+    return viewer(plan.slots[slot].tensor, extents, strides)
+
+
+def _slice_first(x: Array, begin: int, end: int) -> Array:
+    return x if x.shape[0] == 1 else x[begin:end]
+
+
+def _loop_view(plan: Plan, slot: int, step: Product, loops: Sequence[int], name: str) -> Viewer:
+    return viewer(
+        plan.slots[slot].tensor,
+        [step.loops[at].extent for at in loops],
+        [int(getattr(step.loops[at], name)) for at in loops],
+    )

@@ -1,0 +1,77 @@
+"""Memory of a call: one buffer, kept by the handle between calls, cut into the arrays it needs."""
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from contract.run.host_views import Array
+from contract.workspace import ALIGNMENT
+
+__all__ = ["Cutter", "MemoryPool", "rounded"]
+
+NOTHING = np.empty(0, np.uint8)
+KEPT_BYTES = 1 << 26  # beyond this, memory goes back to the system after a call
+
+
+def rounded(size: int) -> int:
+    """``size`` bytes and what fills the last line."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class MemoryPool:
+    """Buffers for one call at a time each; usable from many threads at once.
+
+    New memory costs a page fault for every 4 KiB: reused memory does not.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: list[Array] = []
+        self._kept = 0
+
+    def take(self, size: int) -> Array:
+        """At least ``size`` bytes that start at a line."""
+        if size == 0:
+            return NOTHING
+        with self._lock:
+            fitting = [at for at, x in enumerate(self._free) if x.size >= size]
+            if fitting:
+                found = self._free.pop(min(fitting, key=lambda at: self._free[at].size))
+                self._kept -= found.size
+                return found
+        memory = np.empty(size + ALIGNMENT, np.uint8)
+        return memory[-memory.ctypes.data % ALIGNMENT :][:size]
+
+    def give(self, memory: Array) -> None:
+        """Keep a buffer for the next call, unless enough is kept; the smallest go first."""
+        with self._lock:
+            self._free.append(memory)
+            self._free.sort(key=lambda x: x.size)
+            self._kept += memory.size
+            while self._kept > KEPT_BYTES:
+                self._kept -= self._free.pop(0 if len(self._free) > 1 else -1).size
+
+    def clear(self) -> None:
+        """Give everything back to the system."""
+        with self._lock:
+            self._free.clear()
+            self._kept = 0
+
+
+class Cutter:
+    """Cuts arrays from a buffer, one after the other."""
+
+    __slots__ = ("at", "memory")
+
+    def __init__(self, memory: Array, at: int = 0) -> None:
+        self.memory = memory
+        self.at = at
+
+    def take(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """``count`` contiguous elements; Python objects, which have no buffer, lie apart."""
+        if dtype.hasobject:
+            return np.empty(count, dtype)
+        found: Array = np.ndarray((count,), dtype, self.memory, self.at)
+        self.at += rounded(count * dtype.itemsize)
+        return found

@@ -1,0 +1,55 @@
+"""What a prepared step is: a function, the memory it needs, and how parts share both."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from contract.run.host_views import Array
+from contract.run.memory import Cutter
+from contract.run.workers import Workers
+
+__all__ = ["Memory", "Prepared", "Run", "Scalars", "share"]
+
+Scalars = tuple[Any, Any, Any]  # alpha, beta, gamma
+
+
+class Memory(NamedTuple):
+    """What a step may use: workspace as planned, and the handle's own memory for tiles."""
+
+    workspace: Array
+    tiles: Array
+
+
+Run = Callable[[Sequence[Array], Scalars, Memory], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A step ready to run: ``run(slots, scalars, memory)`` with so many bytes of memory.
+
+    ``tiles`` are bounded whatever the tensors' sizes, ``workspace`` is not.
+    """
+
+    run: Run
+    workspace: int = 0
+    tiles: int = 0
+
+
+def share(
+    workers: Workers,
+    total: int,
+    minimum: int,
+    memory: Array,
+    lane: int,
+    body: Callable[[int, int, Cutter], None],
+) -> None:
+    """body(begin, end, memory of its own) on parts of range(total); ``lane`` bytes for each."""
+    ranges = workers.split(total, minimum)
+    if len(ranges) == 1:
+        body(0, total, Cutter(memory))
+        return
+
+    def part(begin: int, end: int, at: int) -> None:
+        body(begin, end, Cutter(memory, at * lane))
+
+    workers.map(part, [(*each, at) for at, each in enumerate(ranges)])
