@@ -72,7 +72,8 @@ class Call:
         output = slots[loaded.plan.output].tensor
         self.fresh_bytes = prod(output.extents) * item_size(output.dtype)
         self.limit = limit
-        self.needed_bytes = loaded.required_workspace + loaded.tile_bytes + self.fresh_bytes
+        self.needed_bytes = self.fresh_bytes + loaded.own_bytes
+        self.needed_bytes += loaded.required_workspace + loaded.tile_bytes
         self.needed_bytes += sum(slots[at].bytes for at in copied)
         self.in_place = _in_place(loaded.plan)
         plain = not copied and self.needed_bytes <= LARGE_BYTES

@@ -25,7 +25,7 @@ from contract.run.host_products import (
 from contract.run.host_reductions import prepare_reduce
 from contract.run.host_views import Array
 from contract.run.kernel_families import load_kernels
-from contract.run.memory import MemoryPool, rounded
+from contract.run.memory import NOTHING, MemoryPool, rounded
 from contract.run.steps import Memory, Prepared, Run, Scalars
 from contract.run.workers import Workers
 
@@ -39,9 +39,9 @@ class LoadedPlan:
     """A plan ready to run: one function for each step, and the memory they need.
 
     ``required_workspace`` (bytes) holds temporaries and packed panels; a caller may give it.
-    Tiles of elementwise steps, at most ``tile_bytes``, are the handle's. ``product`` is there
-    where the plan is one plain matrix product: BLAS then makes the result array itself, which
-    for small matrices is half of the time.
+    Tiles of elementwise steps, ``tile_bytes``, are the handle's; small steps allocate
+    ``own_bytes`` themselves. ``product`` is there where the plan is one plain matrix product:
+    BLAS then makes the result array itself, which for small matrices is half of the time.
     """
 
     plan: Plan
@@ -50,6 +50,8 @@ class LoadedPlan:
     temporaries: tuple[Callable[[Array], Array], ...]
     required_workspace: int
     tile_bytes: int
+    own_bytes: int
+    reads_addend: bool
     pool: MemoryPool
     new_output: Callable[[], Array]
     product: Callable[[Sequence[Array]], Array] | None
@@ -84,30 +86,22 @@ class LoadedPlan:
 
         ``workspace`` are bytes that start at a line; None: the handle's memory.
         """
-        taken = self._take(workspace is None)
-        try:
-            memory = Memory(taken if workspace is None else workspace, taken)
-            if workspace is None:
-                memory = Memory(taken, taken[rounded(self.required_workspace) :])
-            self._run(inputs, output, addend, scalars, memory)
-        finally:
-            if taken.size:
-                self.pool.give(taken)
-
-    def _take(self, whole: bool) -> Array:
-        return self.pool.take((rounded(self.required_workspace) if whole else 0) + self.tile_bytes)
-
-    def _run(
-        self,
-        inputs: Sequence[Array],
-        output: Array,
-        addend: Array | None,
-        scalars: Scalars,
-        memory: Memory,
-    ) -> None:
         slots = [*inputs, output]
-        if self.plan.addend is not None:
+        if self.reads_addend:
             slots.append(output if addend is None else addend)
+        at = rounded(self.required_workspace) if workspace is None else 0
+        if at + self.tile_bytes == 0:
+            given = NOTHING if workspace is None else workspace
+            self._run(slots, scalars, Memory(given, NOTHING))
+            return
+        taken = self.pool.take(at + self.tile_bytes)
+        try:
+            given = taken if workspace is None else workspace
+            self._run(slots, scalars, Memory(given, taken[at:]))
+        finally:
+            self.pool.give(taken)
+
+    def _run(self, slots: list[Array], scalars: Scalars, memory: Memory) -> None:
         if self.addend_only is not None and scalars[0] == 0:
             self.addend_only(slots, scalars, memory)
             return
@@ -157,6 +151,8 @@ class HostExecutor:
             ),
             rounded(plan.workspace) + panels if panels else plan.workspace,
             max((each.tiles for each in every), default=0),
+            max((each.own for each in every), default=0),
+            plan.addend is not None,
             self.pool,
             allocator(plan.slots[plan.output].tensor),
             plain_product(plan),

@@ -17,7 +17,7 @@ from contract.layout import fuse
 from contract.operators import Operator
 from contract.plan import Elementwise, Permute, Plan, Scalar, Source
 from contract.run.host_kernels import CopyKernel, HostKernels, flatten
-from contract.run.host_operators import UFUNCS, apply_operator, spare_elements
+from contract.run.host_operators import UFUNCS, apply_operator, spare_elements, transformed
 from contract.run.host_views import Array, compact_strides, strided, viewer
 from contract.run.memory import Cutter, rounded
 from contract.run.steps import Memory, Prepared, Run, Scalars, share
@@ -36,6 +36,8 @@ def prepare_elementwise(
     plan: Plan, step: Elementwise, kernels: HostKernels, workers: Workers
 ) -> Prepared:
     """The step as a function; its tiles belong to the handle."""
+    if prod(step.extents) <= SMALL_ELEMENTS:
+        return _small(plan, step)
     tiles = TilePass([slot.tensor.dtype for slot in plan.slots], step, kernels)
     count = workers.parts(tiles.count, PARALLEL_TILES)
 
@@ -44,6 +46,60 @@ def prepare_elementwise(
         share(workers, tiles.count, PARALLEL_TILES, memory.tiles, tiles.bytes, body)
 
     return Prepared(run, tiles=count * tiles.bytes)
+
+
+def _small(plan: Plan, step: Elementwise) -> Prepared:
+    """NumPy on whole operands: for a few elements calls are all."""
+    dtype = np.dtype(step.dtype)
+    functions = [UFUNCS[operator] for operator in step.operators]
+    write = viewer(plan.slots[step.target.slot].tensor, step.extents, step.target.strides)
+    reads = [_small_reader(plan, source, step.extents, dtype) for source in step.sources]
+    target, last = step.target.slot, len(functions) - 1
+
+    def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        out = write(slots[target])
+        with np.errstate(all="ignore"):
+            if not reads:
+                out[...] = 0
+                return
+            found = reads[0](slots, scalars)
+            if not functions:
+                np.copyto(out, found, casting="unsafe")
+            for at, function in enumerate(functions):
+                into = out if at == last else np.empty(step.extents, dtype)
+                function(found, reads[at + 1](slots, scalars), into, dtype=dtype, casting="unsafe")
+                found = into
+
+    arrays = max(len(functions) - 1, 0) + sum(map(_small_arrays, step.sources))
+    return Prepared(run, own=arrays * prod(step.extents) * dtype.itemsize)
+
+
+def _small_arrays(source: Source) -> int:
+    """How many arrays of the step's extents a small operand takes at most."""
+    applied = source.operator is not Operator.IDENTITY
+    return (source.scalar is not None) + applied * (1 + spare_elements(source.operator, 1))
+
+
+def _small_reader(
+    plan: Plan, source: Source, extents: tuple[int, ...], dtype: np.dtype[Any]
+) -> Callable[[Sequence[Array], Scalars], Array]:
+    """scalar * op(view); what is scaled by zero is not read."""
+    read = viewer(plan.slots[source.view.slot].tensor, extents, source.view.strides)
+    slot, operator = source.view.slot, source.operator
+    if operator is Operator.IDENTITY and source.scalar is None:
+        return lambda slots, scalars: read(slots[slot])
+    scalar = None if source.scalar is None else source.scalar.value
+
+    def scaled(slots: Sequence[Array], scalars: Scalars) -> Array:
+        factor = 1 if scalar is None else scalars[scalar]
+        if factor == 0:
+            return np.zeros((), dtype)
+        value = transformed(read(slots[slot]), operator, dtype)
+        if factor == 1:
+            return value
+        return np.asarray(np.multiply(value, factor, dtype=dtype, casting="unsafe"))
+
+    return scaled
 
 
 def prepare_permute(plan: Plan, step: Permute, kernels: HostKernels, workers: Workers) -> Prepared:
@@ -59,7 +115,7 @@ def prepare_permute(plan: Plan, step: Permute, kernels: HostKernels, workers: Wo
         run = _plain_or(run, step.source.scalar, _copy(plan, step, kernels))
     if step.padding is not None:
         run = _padded(plan, step, run)
-    return Prepared(run, tiles=general.tiles)
+    return Prepared(run, tiles=general.tiles, own=general.own)
 
 
 def _plain_or(general: Run, scalar: Scalar | None, copy: Run) -> Run:

@@ -8,7 +8,7 @@ import numpy as np
 from contract.operators import BinaryOperator, Operator
 from contract.run.host_views import Array
 
-__all__ = ["UFUNCS", "add_scaled", "apply_operator", "spare_elements"]
+__all__ = ["UFUNCS", "add_scaled", "apply_operator", "spare_elements", "transformed"]
 
 UFUNCS: dict[BinaryOperator, np.ufunc] = {
     BinaryOperator.ADD: np.add,
@@ -34,6 +34,17 @@ def apply_operator(operator: Operator, x: Array, spare: Array) -> None:
             _COMPOSED[operator](x, *pieces[: _SPARES[operator]])
         else:
             _DIRECT[operator](x)
+
+
+def transformed(view: Array, operator: Operator, dtype: np.dtype[Any]) -> Array:
+    """op(view) in a new array of ``dtype``; the view itself where the operator is IDENTITY."""
+    if operator is Operator.IDENTITY:
+        return view
+    result = np.array(view, dtype, order="C")
+    apply_operator(
+        operator, result.reshape(-1), np.empty(spare_elements(operator, result.size), dtype)
+    )
+    return result
 
 
 def _in_place(function: Any) -> Callable[[Array], None]:

@@ -18,7 +18,13 @@ from contract.layout import fuse, packed_strides
 from contract.operators import Operator
 from contract.plan import Plan, Reduce
 from contract.run.host_kernels import CopyKernel, HostKernels, flatten
-from contract.run.host_operators import UFUNCS, add_scaled, apply_operator, spare_elements
+from contract.run.host_operators import (
+    UFUNCS,
+    add_scaled,
+    apply_operator,
+    spare_elements,
+    transformed,
+)
 from contract.run.host_views import Array, compact_strides, viewer
 from contract.run.memory import Cutter, rounded
 from contract.run.steps import Memory, Prepared, Scalars, share
@@ -69,29 +75,21 @@ def _small(plan: Plan, step: Reduce) -> Prepared:
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         with np.errstate(all="ignore"):
-            view = _transformed(read(slots[source.view.slot]), source.operator, dtype)
-            whole = np.broadcast_to(view, step.extents)
-            value = np.asarray(function.reduce(whole, axis=axes, dtype=dtype))
+            view = transformed(read(slots[source.view.slot]), source.operator, dtype)
+            if view.shape != step.extents:
+                view = np.broadcast_to(view, step.extents)
+            value = function.reduce(view, axis=axes, dtype=dtype)
             if source.scalar is not None and scalars[source.scalar.value] != 1:
                 value = np.multiply(value, scalars[source.scalar.value], dtype=dtype)
             if addend is not None and plus is not None and addend.scalar is not None:
                 beta = scalars[addend.scalar.value]
                 if beta != 0:
-                    c = _transformed(plus(slots[addend.view.slot]), addend.operator, dtype)
+                    c = transformed(plus(slots[addend.view.slot]), addend.operator, dtype)
                     value = value + np.multiply(c, beta, dtype=dtype)
             np.copyto(write(slots[target.slot]), value, casting="unsafe")
 
     size = dtype.itemsize * prod(step.extents)
-    return Prepared(run, tiles=4 * size)
-
-
-def _transformed(view: Array, operator: Operator, dtype: np.dtype[Any]) -> Array:
-    if operator is Operator.IDENTITY:
-        return view
-    result = np.array(view, dtype, order="C")
-    spare = np.empty(spare_elements(operator, result.size), dtype)
-    apply_operator(operator, result.reshape(-1), spare)
-    return result
+    return Prepared(run, own=4 * size)
 
 
 @dataclass(frozen=True, slots=True)

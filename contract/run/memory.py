@@ -8,7 +8,7 @@ import numpy as np
 from contract.run.host_views import Array
 from contract.workspace import ALIGNMENT
 
-__all__ = ["Cutter", "MemoryPool", "rounded"]
+__all__ = ["NOTHING", "Cutter", "MemoryPool", "rounded"]
 
 NOTHING = np.empty(0, np.uint8)
 KEPT_BYTES = 1 << 26  # beyond this, memory goes back to the system after a call

@@ -27,12 +27,14 @@ Run = Callable[[Sequence[Array], Scalars, Memory], None]
 class Prepared:
     """A step ready to run: ``run(slots, scalars, memory)`` with so many bytes of memory.
 
-    ``tiles`` are bounded whatever the tensors' sizes, ``workspace`` is not.
+    ``tiles`` are bounded whatever the tensors' sizes, ``workspace`` is not. ``own`` are the
+    bytes that a small step allocates itself.
     """
 
     run: Run
     workspace: int = 0
     tiles: int = 0
+    own: int = 0
 
 
 def share(

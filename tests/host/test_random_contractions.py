@@ -236,14 +236,9 @@ def every_candidate(
     layouts = [layout_of(x) for x in operands]
     operation = operation_for(text, layouts, Options(), None, None if c is None else layout_of(c))
     results = []
-    for rank in range(1000):
-        try:
-            plan = handle.plan(operation, ct.PlanPreference(kernel_rank=rank))
-        except ct.NotSupportedError:
-            break
-        loaded = handle.executor.load(plan)
+    for loaded in handle.candidates(operation, ct.PlanPreference()):
         output = loaded.new_output()
         output.fill(7)  # nothing may be left from before
-        loaded(operands, output, c, 1, 1)
+        loaded(operands, output, c, (1, 1, 0))
         results.append(output)
     return results
