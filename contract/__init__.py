@@ -4,6 +4,7 @@ from contract.api import ContractExpression, contract, contract_expression, cont
 from contract.cache import PlanCache
 from contract.compute import ComputeType
 from contract.config import Settings
+from contract.conversion import convert_layout
 from contract.descriptors import (
     Algo,
     Contraction,
@@ -62,6 +63,7 @@ __all__ = [
     "contract",
     "contract_expression",
     "contract_trinary",
+    "convert_layout",
     "default_handle",
     "einsum",
     "einsum_path",

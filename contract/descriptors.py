@@ -16,7 +16,8 @@ from contract.compute import (
     rule,
 )
 from contract.errors import InvalidValueError, UnsupportedTypeError
-from contract.layout import packed_strides
+from contract.expression import parse_layout
+from contract.layout import named_layout, packed_strides, vectorised_layout
 from contract.operators import BinaryOperator, Operator, require, require_binary
 
 __all__ = [
@@ -57,6 +58,22 @@ class TensorDescriptor:
                 f"One stride for each extent: {len(self.extents)} extents {self.extents}, "
                 f"{len(strides)} strides {self.strides}."
             )
+
+    @classmethod
+    def named(
+        cls, layout: str, extents: Mapping[str, int], dtype: str = "float64"
+    ) -> "TensorDescriptor":
+        """A tensor in a named layout, such as "NHWC" or "NC/32HW32", packed.
+
+        Its modes are those of ``extents`` in that order; in a vectorised layout they are N,
+        C/x, (D,) H, W, x.
+        """
+        modes, group = parse_layout(layout)
+        if group:
+            _, sizes, strides = vectorised_layout(extents, group)
+            return cls(sizes, strides, dtype)
+        by_mode = named_layout(modes, extents)
+        return cls(tuple(extents.values()), tuple(by_mode[mode] for mode in extents), dtype)
 
     @property
     def steps(self) -> tuple[int, ...]:

@@ -5,14 +5,16 @@ ellipsis. ``Notation.resolve`` gives the operands' ranks and returns an Expressi
 small integers.
 """
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 
 from contract.errors import InvalidValueError
+from contract.layout import NAMED_LAYOUTS
 
-__all__ = ["Expression", "Notation", "interleaved", "mode_extents", "parse"]
+__all__ = ["Expression", "Notation", "interleaved", "mode_extents", "parse", "parse_layout"]
 
 Label = Hashable | EllipsisType
 Labels = tuple[Label, ...]
@@ -211,3 +213,19 @@ def mode_extents(
             if extent != 1:
                 extents[mode], owner[mode] = extent, operand
     return tuple(extents)
+
+
+def parse_layout(name: str) -> tuple[str, int]:
+    """The modes of a named layout from slowest to fastest, and the size of its channel groups.
+
+    "NHWC" -> ("NHWC", 0); "NC/32HW32" -> ("NCHW", 32): channels in groups of 32, innermost.
+    """
+    if name in NAMED_LAYOUTS:
+        return name, 0
+    found = re.fullmatch(r"NC/([1-9][0-9]*)(D?HW)([1-9][0-9]*)", name)
+    if found is None or found[1] != found[3]:
+        raise InvalidValueError(
+            f"Unknown layout {name!r}; known are {', '.join(NAMED_LAYOUTS)} and NC/xHWx, NC/xDHWx "
+            "with a number for x."
+        )
+    return f"NC{found[2]}", int(found[1])

@@ -4,11 +4,12 @@ The vocabulary is that of the cuDNN core-concepts page: packed, partially packed
 tensors, and the named layouts.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, zip_longest
-from math import gcd
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from math import prod
 
 from contract.errors import InvalidValueError
+from contract.lattice import has_bounded_solution
 
 __all__ = [
     "NAMED_LAYOUTS",
@@ -151,86 +152,44 @@ def overlaps(extents: Sequence[int], strides: Sequence[int]) -> bool:
 
     Two indices meet where their difference d, not 0 with |d[i]| < extent[i], has
     sum(d * stride) = 0. Sorted by stride, no such d exists if every stride exceeds the reach of
-    the smaller ones; two strides alone meet at d = (s2/g, -s1/g); else the search below decides.
+    the smaller ones; one exists if there are more indices than addresses; else the lattice of
+    all d decides.
     """
     if 0 in extents:
         return False
     dims = sorted((abs(s), n) for n, s in zip(extents, strides, strict=True) if n > 1)
     if any(stride == 0 for stride, _ in dims):
         return True
-    reach = 0
-    nested = True
-    for stride, extent in dims:
-        nested = nested and stride > reach
-        reach += stride * (extent - 1)
-    return not nested and (_pair_meets(dims) or _difference_meets(dims))
-
-
-def _pair_meets(dims: Sequence[tuple[int, int]]) -> bool:
-    return any(
-        s2 // gcd(s1, s2) < n1 and s1 // gcd(s1, s2) < n2
-        for (s1, n1), (s2, n2) in combinations(dims, 2)
-    )
-
-
-def _difference_meets(dims: Sequence[tuple[int, int]]) -> bool:
-    """Depth-first search for d, largest stride first, cut by reach and divisibility.
-
-    The first non-zero component may be taken positive, for -d solves what d solves.
-    """
-    reaches, divisors = [0], [0]
-    for stride, extent in dims:
-        reaches.append(reaches[-1] + stride * (extent - 1))
-        divisors.append(gcd(divisors[-1], stride))
-
-    def solve(count: int, total: int) -> bool:
-        """Whether sum(d * stride) = total has a solution in the ``count`` smallest strides."""
-        if total == 0:
-            return True
-        if abs(total) > reaches[count] or total % divisors[count]:
-            return False
-        stride, extent = dims[count - 1]
-        lowest = max(-(extent - 1), -(-(total - reaches[count - 1]) // stride))
-        highest = min(extent - 1, (total + reaches[count - 1]) // stride)
-        return any(solve(count - 1, total - d * stride) for d in _by_size(lowest, highest))
-
-    return any(
-        solve(count - 1, stride * d)
-        for count, (stride, extent) in enumerate(dims, 1)
-        for d in range(1, min(extent - 1, reaches[count - 1] // stride) + 1)
-    )
-
-
-def _by_size(lowest: int, highest: int) -> Iterator[int]:
-    """lowest..highest, small absolute values first: most collisions are near."""
-    middle = min(max(0, lowest), highest)
-    for down, up in zip_longest(range(middle, lowest - 1, -1), range(middle + 1, highest + 1)):
-        if down is not None:
-            yield down
-        if up is not None:
-            yield up
+    reaches = list(accumulate((stride * (n - 1) for stride, n in dims), initial=0))
+    while dims and dims[-1][0] > reaches[len(dims) - 1]:
+        dims.pop()  # no sum of the smaller steps makes up for this one
+    if not dims or prod(n for _, n in dims) > reaches[len(dims)] + 1:
+        return bool(dims)
+    return has_bounded_solution([stride for stride, _ in dims], [n - 1 for _, n in dims])
 
 
 # --- named layouts --------------------------------------------------------------------------------
 
 # Modes from slowest to fastest, as the names are read.
-NAMED_LAYOUTS: Mapping[str, str] = {
-    name: name for name in ("NCHW", "NHWC", "CHWN", "NCDHW", "NDHWC", "CDHWN")
-}
+NAMED_LAYOUTS = ("NCHW", "NHWC", "CHWN", "NCDHW", "NDHWC", "CDHWN")
 
 
 def named_layout(name: str, extents: Mapping[str, int]) -> dict[str, int]:
     """The stride of every mode of a named layout, e.g. NHWC: C has stride 1, W stride C."""
     if name not in NAMED_LAYOUTS:
         raise InvalidValueError(f"Unknown layout {name!r}; known are {', '.join(NAMED_LAYOUTS)}.")
-    if set(extents) != set(name):
-        raise InvalidValueError(
-            f"Layout {name} has one extent for each of its modes: it got {', '.join(extents)}."
-        )
+    _check_modes(name, extents)
     fastest_first = name[::-1]
     strides = packed_strides([extents[mode] for mode in fastest_first])
     by_mode = dict(zip(fastest_first, strides, strict=True))
     return {mode: by_mode[mode] for mode in name}
+
+
+def _check_modes(modes: str, extents: Mapping[str, int]) -> None:
+    if set(extents) != set(modes):
+        raise InvalidValueError(
+            f"A layout of {', '.join(modes)} has one extent for each: it got {', '.join(extents)}."
+        )
 
 
 def vectorised_layout(extents: Mapping[str, int], group: int) -> tuple[tuple[str, ...], Ints, Ints]:
@@ -238,12 +197,13 @@ def vectorised_layout(extents: Mapping[str, int], group: int) -> tuple[tuple[str
 
     Returns the modes (C is split into "C/x" and "x"), their extents and their strides.
     """
+    _check_modes("NCDHW" if "D" in extents else "NCHW", extents)
     channels = extents["C"]
     if group < 1 or channels % group:
         raise InvalidValueError(
             f"Channels are a multiple of the group: {channels} channels, groups of {group}."
         )
-    inner = [mode for mode in extents if mode not in "NC"]
+    inner = [mode for mode in "DHW" if mode in extents]
     modes = ("N", "C/x", *inner, "x")
     sizes = (extents["N"], channels // group, *(extents[mode] for mode in inner), group)
     return modes, sizes, packed_strides(sizes[::-1])[::-1]

@@ -6,16 +6,18 @@ combines them, and the last operation writes the tile of the target.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from math import ceil, prod
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from contract.descriptors import TensorDescriptor
 from contract.layout import fuse
 from contract.operators import Operator
 from contract.plan import Elementwise, Permute, Plan, Scalar, Source
+from contract.run.host_finish import Blocks, Flat, offset
 from contract.run.host_kernels import CopyKernel, HostKernels, flatten
 from contract.run.host_operators import UFUNCS, apply_operator, spare_elements, transformed
 from contract.run.host_views import Array, compact_strides, strided, viewer
@@ -104,6 +106,8 @@ def _small_reader(
 
 def prepare_permute(plan: Plan, step: Permute, kernels: HostKernels, workers: Workers) -> Prepared:
     """A plain copy where nothing is computed, else one pass over tiles; padding around it."""
+    if step.padding is not None:
+        return _padded(plan, step, kernels, workers)
     general = prepare_elementwise(
         plan,
         Elementwise((step.source,), (), step.target, step.extents, step.modes, step.dtype),
@@ -113,8 +117,6 @@ def prepare_permute(plan: Plan, step: Permute, kernels: HostKernels, workers: Wo
     run = general.run
     if step.source.operator is Operator.IDENTITY:
         run = _plain_or(run, step.source.scalar, _copy(plan, step, kernels))
-    if step.padding is not None:
-        run = _padded(plan, step, run)
     return Prepared(run, tiles=general.tiles, own=general.own)
 
 
@@ -133,7 +135,7 @@ def _copy(plan: Plan, step: Permute, kernels: HostKernels) -> Run:
     """The source copied to the target in one go."""
     source, target = step.source.view, step.target
     tensors = [plan.slots[view.slot].tensor for view in (source, target)]
-    if prod(step.extents) <= SMALL_ELEMENTS and step.padding is None:
+    if prod(step.extents) <= SMALL_ELEMENTS:
         read = viewer(tensors[0], step.extents, source.strides)
         write = viewer(tensors[1], step.extents, target.strides)
 
@@ -152,28 +154,33 @@ def _copy(plan: Plan, step: Permute, kernels: HostKernels) -> Run:
     return run
 
 
-def _padded(plan: Plan, step: Permute, fill: Run) -> Run:
-    """Slabs of the padding's value around the interior, which ``fill`` writes."""
+def _padded(plan: Plan, step: Permute, kernels: HostKernels, workers: Workers) -> Prepared:
+    """Slabs of the padding's value around the interior, which is permuted like any tensor."""
     padding, target = step.padding, step.target
     assert padding is not None
     pairs = list(zip(padding.left, step.extents, padding.right, strict=True))
-    extents = [left + n + right for left, n, right in pairs]
-    write = viewer(plan.slots[target.slot].tensor, extents, target.strides)
+    tensor = plan.slots[target.slot].tensor
+    write = viewer(tensor, [left + n + right for left, n, right in pairs], target.strides)
     slabs = []
-    inside: list[slice] = []
+    inside: tuple[slice, ...] = ()
     for left, n, _ in pairs:
         slabs += [(*inside, slice(0, left)), (*inside, slice(left + n, None))]
-        inside.append(slice(left, left + n))
+        inside = (*inside, slice(left, left + n))
+    interior = TensorDescriptor(step.extents, target.strides, tensor.dtype)
+    slots = list(plan.slots)
+    slots[target.slot] = replace(slots[target.slot], tensor=interior)
+    inner = replace(plan, slots=tuple(slots))
+    fill = prepare_permute(inner, replace(step, padding=None), kernels, workers)
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         whole = write(slots[target.slot])
         for slab in slabs:
             whole[slab] = padding.value
-        interior = list(slots)
-        interior[target.slot] = whole[tuple(inside)]
-        fill(interior, scalars, memory)
+        arrays = list(slots)
+        arrays[target.slot] = whole[inside]
+        fill.run(arrays, scalars, memory)
 
-    return run
+    return Prepared(run, tiles=fill.tiles, own=fill.own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,8 +232,8 @@ class TilePass:
         )
         self.target = strides[0]
         self.blocks = _blocks(self.extents, strides, self.dtype.itemsize)
-        self.counts = [ceil(n / block) for n, block in zip(self.extents, self.blocks, strict=True)]
-        self.count = prod(self.counts)
+        self.grid = Blocks(self.extents, self.blocks)
+        self.count = self.grid.count
         self.sources = [
             self._operand(source, steps)
             for source, steps in zip(step.sources, strides[1:], strict=True)
@@ -295,19 +302,9 @@ class TilePass:
             tiles = _Tiles(self, memories, factors, cutter)
             with np.errstate(all="ignore"):
                 for at in range(begin, end):
-                    tiles.run(*self._tile(at), target)
+                    tiles.run(*self.grid.block(at), target)
 
         return body
-
-    def _tile(self, at: int) -> tuple[tuple[int, ...], list[int]]:
-        """The extents of a tile and where it starts in each dimension."""
-        extents, starts = [], []
-        for n, block, count in zip(self.extents, self.blocks, self.counts, strict=True):
-            start = at % count * block
-            at //= count
-            starts.append(start)
-            extents.append(min(block, n - start))
-        return tuple(extents), starts
 
 
 class _Tiles:
@@ -316,7 +313,7 @@ class _Tiles:
     def __init__(
         self,
         tiles: TilePass,
-        memories: Sequence[tuple[Array, int]],
+        memories: Sequence[Flat],
         factors: Sequence[Any],
         cutter: Cutter,
     ) -> None:
@@ -337,9 +334,7 @@ class _Tiles:
         self.sum = cutter.take(prod(blocks) if len(sizes) > 2 else 0, dtype)
         self.zero = np.zeros((), dtype)
 
-    def run(
-        self, extents: tuple[int, ...], starts: Sequence[int], target: tuple[Array, int]
-    ) -> None:
+    def run(self, starts: Sequence[int], extents: tuple[int, ...], target: Flat) -> None:
         """Combine one tile of every source into a tile of the target."""
         tiles = self.tiles
         shapes = tiles.shapes(extents)
@@ -370,7 +365,7 @@ class _Tiles:
         else:
             assert buffer is not None
             flat, origin = self.memories[at]
-            shape.load(flat, origin + _offset(source.strides, starts), buffer, 0)
+            shape.load(flat, origin + offset(source.strides, starts), buffer, 0)
             apply_operator(source.operator, buffer[: shape.count], self.spare)
             value = strided(buffer, 0, shape.shape, shape.buffer)
         if factor is None or factor == 1:
@@ -381,15 +376,9 @@ class _Tiles:
         return scaled
 
 
-def _at(
-    memory: tuple[Array, int], strides: Sequence[int], starts: Sequence[int], shape: _Shape
-) -> Array:
+def _at(memory: Flat, strides: Sequence[int], starts: Sequence[int], shape: _Shape) -> Array:
     flat, origin = memory
-    return strided(flat, origin + _offset(strides, starts), shape.shape, shape.memory)
-
-
-def _offset(strides: Sequence[int], starts: Sequence[int]) -> int:
-    return sum(stride * start for stride, start in zip(strides, starts, strict=True))
+    return strided(flat, origin + offset(strides, starts), shape.shape, shape.memory)
 
 
 def _runs_along(extents: Sequence[int], target: Sequence[int], strides: Sequence[int]) -> bool:

@@ -1,29 +1,21 @@
 """Matrix products and products loop by loop on the host: the steps Gemm and Gett without panels."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from contract.operators import BinaryOperator, Operator
-from contract.plan import (
-    Elementwise,
-    Gemm,
-    Gett,
-    Kind,
-    Loop,
-    Plan,
-    Product,
-    Scalar,
-    Source,
-    View,
-)
+from contract.layout import packed_strides
+from contract.operators import Operator
+from contract.plan import Elementwise, Gemm, Gett, Kind, Loop, Plan, Product, Source, View
 from contract.run.blas_threads import blas_threads
 from contract.run.host_elementwise import TilePass
-from contract.run.host_kernels import HostKernels, flatten
+from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
+from contract.run.host_kernels import HostKernels, ProductKernel, flatten
 from contract.run.host_views import Array, Viewer, compact_strides, viewer
 from contract.run.memory import Cutter, rounded
-from contract.run.steps import Memory, Prepared, Scalars, share
+from contract.run.steps import Memory, Prepared, Run, Scalars, share
 from contract.run.workers import Workers
 
 __all__ = ["is_small_and_plain", "plain_product", "prepare_gemm", "prepare_loops", "prepare_small"]
@@ -31,7 +23,7 @@ __all__ = ["is_small_and_plain", "plain_product", "prepare_gemm", "prepare_loops
 SMALL_PRODUCT = 1 << 15  # multiply-adds: a NumPy call is done before a compiled kernel has begun
 BATCH_FLOPS = 1 << 24  # from here on a batch of products is spread over our threads,
 BATCH_PARTS = 8  # if it has that many parts; fewer have BLAS's threads, whatever the number of ours
-CONVERTED_BLOCK = 1 << 14  # elements converted by one thread at a time
+SUMMED_BLOCK = 1 << 13  # elements of D summed in cache before they are finished
 
 
 def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
@@ -161,59 +153,106 @@ class _Reader:
 def prepare_loops(plan: Plan, step: Gett, kernels: HostKernels, workers: Workers) -> Prepared:
     """Loop by loop on the operands where they lie; other types are converted first."""
     a, b = (_Reader(plan, step, name, kernels, workers) for name in ("a", "b"))
-    last = None if _is_final(plan, step) else _Last(plan, step, kernels)
-    strides_d = tuple(loop.d for loop in step.loops) if last is None else last.strides
-    table = [
-        (loop.kind.value, loop.extent, strides)
-        for loop, *strides in zip(step.loops, a.strides, b.strides, strides_d, strict=True)
-    ]
-    kernel = kernels.loops(step.dtype, [(kind, n, (x, y, z)) for kind, n, (x, y, z) in table])
+    workspace, tiles = a.bytes + b.bytes, max(a.tile_bytes, b.tile_bytes)
+    if plan.slots[step.d].tensor.dtype == step.dtype and step.c is None:
+        return Prepared(_direct_loops(step, a, b, kernels), workspace, tiles)
+    blocked = _BlockedLoops(plan, step, (a.strides, b.strides), kernels)
+    tiles = max(tiles, workers.parts(blocked.blocks.count, 1) * blocked.lane)
+
+    def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        cutter = Cutter(memory.workspace)
+        operands = tuple(each.read(slots, cutter, memory.tiles) for each in (a, b))
+        body = blocked.bound(operands, slots, scalars)
+        share(workers, blocked.blocks.count, 1, memory.tiles, blocked.lane, body)
+
+    return Prepared(run, workspace, tiles)
+
+
+def _direct_loops(step: Gett, a: _Reader, b: _Reader, kernels: HostKernels) -> Run:
+    """The loops write D themselves."""
+    kernel = kernels.loops(
+        step.dtype,
+        [
+            (loop.kind.value, loop.extent, (one, two, loop.d))
+            for loop, one, two in zip(step.loops, a.strides, b.strides, strict=True)
+        ],
+    )
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         cutter = Cutter(memory.workspace)
         left, right = (each.read(slots, cutter, memory.tiles) for each in (a, b))
-        if last is None:
-            out = slots[step.d]
-            kernel(*left, *right, *flatten(out))
-            if step.scaled:
-                _scale(out, scalars[0])
-            return
-        value = cutter.take(last.count, np.dtype(step.dtype))
-        kernel(*left, *right, value, 0)
-        body = last.tiles.bound([*slots, value], scalars)
-        share(workers, last.tiles.count, 1, memory.tiles, last.tiles.bytes, body)
+        out = slots[step.d]
+        kernel(*left, *right, *flatten(out))
+        if step.scaled:
+            _scale(out, scalars[0])
 
-    workspace, tiles = a.bytes + b.bytes, max(a.tile_bytes, b.tile_bytes)
-    if last is not None:
-        workspace += rounded(last.count * np.dtype(step.dtype).itemsize)
-        tiles = max(tiles, workers.parts(last.tiles.count, 1) * last.tiles.bytes)
-    return Prepared(run, workspace, tiles)
+    return run
 
 
-def _is_final(plan: Plan, step: Gett) -> bool:
-    """Whether the loops can write D themselves."""
-    return plan.slots[step.d].tensor.dtype == step.dtype and step.c is None
+class _BlockedLoops:
+    """D = [alpha *] value [+ beta * op(C)] where D has another type or C is read.
 
+    A block of D is summed in a buffer in the product's type, then finished.
+    """
 
-class _Last:
-    """D = [alpha *] value [+ beta * op(C)], the value packed in the order of the loops."""
+    def __init__(
+        self,
+        plan: Plan,
+        step: Gett,
+        strides: tuple[tuple[int, ...], tuple[int, ...]],
+        kernels: HostKernels,
+    ) -> None:
+        self.step = step
+        self.kernels = kernels
+        self.dtype = np.dtype(step.dtype)
+        self.a, self.b = strides
+        free = [at for at, loop in enumerate(step.loops) if loop.kind is not Kind.K]
+        self.free = sorted(free, key=lambda at: abs(step.loops[at].d))
+        self.summed = [at for at, loop in enumerate(step.loops) if loop.kind is Kind.K]
+        extents = tuple(step.loops[at].extent for at in self.free)
+        self.blocks = Blocks(extents, filled(extents, SUMMED_BLOCK))
+        slots = [step.d] if step.c is None else [step.d, step.c]
+        steps = [[step.loops[at].d for at in self.free], [step.loops[at].c for at in self.free]]
+        types = [plan.slots[slot].tensor.dtype for slot in slots]
+        self.finish = Finish(kernels, step.dtype, types, steps[: len(slots)], step.operator_c)
+        size = self.blocks.size
+        self.lane = rounded(size * self.dtype.itemsize) + self.finish.bytes(size)
+        self.kernel: Callable[[tuple[int, ...]], ProductKernel] = cache(self._kernel)
 
-    def __init__(self, plan: Plan, step: Gett, kernels: HostKernels) -> None:
-        of_d = [at for at, loop in enumerate(step.loops) if loop.kind is not Kind.K]
-        loops = [step.loops[at] for at in of_d]
-        extents = tuple(loop.extent for loop in loops)
-        packed, self.count = compact_strides(extents, range(len(extents)))
-        self.strides = _spread(packed, of_d, len(step.loops))
-        types = [slot.tensor.dtype for slot in plan.slots]
-        alpha = Scalar.ALPHA if step.scaled else None
-        sources = [Source(View(len(types), packed), scalar=alpha)]
-        if step.c is not None:
-            c = View(step.c, tuple(loop.c for loop in loops))
-            sources.append(Source(c, step.operator_c, Scalar.BETA))
-        target = View(step.d, tuple(loop.d for loop in loops))
-        add = (BinaryOperator.ADD,)[: len(sources) - 1]
-        last = Elementwise(tuple(sources), add, target, extents, (), step.dtype)
-        self.tiles = TilePass([*types, step.dtype], last, kernels)
+    def _kernel(self, extents: tuple[int, ...]) -> ProductKernel:
+        """The product of one block, packed in the order of D's strides."""
+        packed = packed_strides(extents)
+        kinds = [step.kind.value for step in self.step.loops]
+        table = [
+            (kinds[at], n, (self.a[at], self.b[at], stride))
+            for at, n, stride in zip(self.free, extents, packed, strict=True)
+        ]
+        loops = self.step.loops
+        table += [(kinds[at], loops[at].extent, (self.a[at], self.b[at], 0)) for at in self.summed]
+        return self.kernels.loops(self.step.dtype, table)
+
+    def bound(
+        self, operands: Sequence[Flat], slots: Sequence[Array], scalars: Scalars
+    ) -> Callable[[int, int, Cutter], None]:
+        """body(begin, end, memory): the blocks begin..end of these arrays."""
+        step, size = self.step, self.blocks.size
+        factors = (scalars[0] if step.scaled else 1), scalars[1]
+        target = flatten(slots[step.d])
+        addend = None if step.c is None or factors[1] == 0 else flatten(slots[step.c])
+        (a, a0), (b, b0) = operands
+        steps_a, steps_b = ([steps[at] for at in self.free] for steps in (self.a, self.b))
+
+        def body(begin: int, end: int, cutter: Cutter) -> None:
+            value = cutter.take(size, self.dtype)
+            buffers = self.finish.buffers(size, cutter)
+            with np.errstate(all="ignore"):
+                for at in range(begin, end):
+                    starts, extents = place = self.blocks.block(at)
+                    shift_a, shift_b = offset(steps_a, starts), offset(steps_b, starts)
+                    self.kernel(extents)(a, a0 + shift_a, b, b0 + shift_b, value, 0)
+                    self.finish(value, place, target, addend, factors, buffers)
+
+        return body
 
 
 def _spread(values: Sequence[int], at: Sequence[int], length: int) -> tuple[int, ...]:

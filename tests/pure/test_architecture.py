@@ -11,9 +11,9 @@ from contract import config, errors
 PACKAGE = Path(contract.__file__).parent
 
 LEVELS = (
-    {"errors", "text"},
-    {"config", "layout", "expression", "compute", "workspace", "order", "cache"},
-    {"operators", "heuristics"},
+    {"errors", "text", "lattice"},
+    {"config", "layout", "compute", "workspace", "order", "cache"},
+    {"operators", "heuristics", "expression"},
     {"descriptors"},
     {"plan"},
     {"products"},
@@ -24,7 +24,8 @@ LEVELS = (
     {"run.memory", "run.host_operators", "run.host_kernels"},
     {"run.steps", "run.numpy_kernels"},
     {"run.numba_kernels"},
-    {"run.kernel_families", "run.host_elementwise", "run.host_reductions", "run.host_panels"},
+    {"run.kernel_families", "run.host_finish", "run.host_panels"},
+    {"run.host_elementwise", "run.host_reductions"},
     {"run.host_products"},
     {"run.host"},
     {"run.call", "run.binding"},
@@ -32,6 +33,7 @@ LEVELS = (
     {"request"},
     {"evaluation"},
     {"api", "elementwise", "numpy_einsum"},
+    {"conversion"},
     {"", "files"},
     {"demo"},
     {"__main__"},
