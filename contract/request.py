@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from contract.compute import ComputeType, item_size
+from contract.compute import ComputeType, item_size, promoted
 from contract.descriptors import (
     Contraction,
     ElementwiseOperation,
@@ -272,8 +272,11 @@ def _common_type(layouts: Sequence[Layout]) -> np.dtype[Any]:
     try:
         return np.result_type(*types)
     except TypeError:
+        common = promoted(dtype.name for dtype in types)  # of float16 and bfloat16
+    if common is None:
         names = ", ".join(dtype.name for dtype in types)
-        raise UnsupportedTypeError(f"NumPy has no common type for {names}.") from None
+        raise UnsupportedTypeError(f"There is no common type for {names}.")
+    return np.dtype(common)
 
 
 def _output_tensor(

@@ -69,7 +69,8 @@ def _small(plan: Plan, step: Elementwise) -> Prepared:
                 np.copyto(out, found, casting="unsafe")
             for at, function in enumerate(functions):
                 into = out if at == last else np.empty(step.extents, dtype)
-                function(found, reads[at + 1](slots, scalars), into, dtype=dtype, casting="unsafe")
+                value = reads[at + 1](slots, scalars)
+                function(found, value, out=into, dtype=dtype, casting="unsafe")
                 found = into
 
     arrays = max(len(functions) - 1, 0) + sum(map(_small_arrays, step.sources))
@@ -177,7 +178,7 @@ def _padded(plan: Plan, step: Permute, kernels: HostKernels, workers: Workers) -
         for slab in slabs:
             whole[slab] = padding.value
         arrays = list(slots)
-        arrays[target.slot] = whole[inside]
+        arrays[target.slot] = whole[(*inside, ...)]  # the Ellipsis keeps rank 0 an array
         fill.run(arrays, scalars, memory)
 
     return Prepared(run, tiles=fill.tiles, own=fill.own)
