@@ -163,7 +163,7 @@ def _padded(plan: Plan, step: Permute, kernels: HostKernels, workers: Workers) -
     tensor = plan.slots[target.slot].tensor
     write = viewer(tensor, [left + n + right for left, n, right in pairs], target.strides)
     slabs = []
-    inside: tuple[slice, ...] = ()
+    inside: tuple[Any, ...] = ()
     for left, n, _ in pairs:
         slabs += [(*inside, slice(0, left)), (*inside, slice(left + n, None))]
         inside = (*inside, slice(left, left + n))

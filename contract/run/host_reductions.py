@@ -30,6 +30,7 @@ SMALL_ELEMENTS = 1 << 13  # one NumPy call is the quickest way
 KEPT_ELEMENTS = 1 << 13  # of a block, in which sums stay in cache
 LOADED_ELEMENTS = 1 << 14  # of a block that is copied first
 JOBS = 16  # for the threads to share, where the sizes allow so many
+LONG_RUN = 32  # elements; NumPy reduces shorter runs one by one
 LONG_PART = 1 << 15  # elements; shorter parts are not worth a thread
 
 
@@ -104,15 +105,17 @@ class BlockedReduction:
         self.family = kernels
         self.dtype = np.dtype(step.dtype)
         self.source_type = plan.slots[step.source.view.slot].tensor.dtype
-        self.loaded = step.source.operator is not Operator.IDENTITY or not kernels.reduces(
-            self.source_type, step.dtype
-        )
         views = [step.target] + ([step.addend.view] if step.addend is not None else [])
         kept, (self.kept_strides, *strides) = _fused(
             step, range(step.kept), [step.source.view, *views]
         )
         reduced, (self.reduced_strides,) = _fused(
             step, range(step.kept, len(step.extents)), [step.source.view]
+        )
+        self.loaded = (
+            step.source.operator is not Operator.IDENTITY
+            or self.source_type != step.dtype
+            or _first_run((*kept, *reduced), (*self.kept_strides, *self.reduced_strides)) < LONG_RUN
         )
         self.kept, self.reduced = self._blocked(kept, reduced)
         types = [plan.slots[view.slot].tensor.dtype for view in views]
@@ -164,25 +167,30 @@ class BlockedReduction:
         return Blocks(kept, blocks[:split]), Blocks(reduced, blocks[split:])
 
     def _kernels(self, kept: tuple[int, ...], reduced: tuple[int, ...]) -> _Kernels:
-        dtype, source_type = self.step.dtype, self.source_type
-        here = there = (*self.kept_strides, *self.reduced_strides)
-        load, loaded = None, 0
-        if self.loaded:
-            extents = (*kept, *reduced)
-            order = sorted(range(len(extents)), key=lambda at: abs(there[at]) or 1 << 62)
-            here, loaded = compact_strides(extents, order)
-            load = self.family.copy(extents, there, here, source_type, dtype)
-            source_type = dtype
-        split = len(kept)
+        dtype, operator = self.step.dtype, self.step.operator
+        strides = (*self.kept_strides, *self.reduced_strides)
+        if not self.loaded:
+            reduce = self.family.reduce(
+                kept,
+                self.kept_strides,
+                packed_strides(kept),
+                reduced,
+                self.reduced_strides,
+                self.source_type,
+                dtype,
+                operator,
+            )
+            return _Kernels(None, 0, reduce)
+        # Two dimensions are left: the kept one first, unless that is short.
+        extents, sizes = (*kept, *reduced), (prod(kept), prod(reduced))
+        order = list(range(len(extents)))
+        steps = (1, sizes[0])
+        if sizes[0] < LONG_RUN:
+            order, steps = order[len(kept) :] + order[: len(kept)], (sizes[1], 1)
+        buffer, loaded = compact_strides(extents, order)
+        load = self.family.copy(extents, strides, buffer, self.source_type, dtype)
         reduce = self.family.reduce(
-            kept,
-            here[:split],
-            packed_strides(kept),
-            reduced,
-            here[split:],
-            source_type,
-            dtype,
-            self.step.operator,
+            sizes[:1], steps[:1], (1,), sizes[1:], steps[1:], dtype, dtype, operator
         )
         return _Kernels(load, loaded, reduce)
 
@@ -274,6 +282,11 @@ def _fused(
     return fuse(
         [step.extents[at] for at in order], *([view.strides[at] for at in order] for view in views)
     )
+
+
+def _first_run(extents: Sequence[int], strides: Sequence[int]) -> int:
+    """The extent of the dimension nearest in memory."""
+    return min(((abs(s) or 1 << 62, n) for n, s in zip(extents, strides, strict=True)))[1]
 
 
 def _cut(blocks: Blocks, most: int) -> Blocks:

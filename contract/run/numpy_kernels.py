@@ -59,9 +59,6 @@ class NumpyKernels:
 
         return run
 
-    def reduces(self, source_dtype: str, target_dtype: str) -> bool:
-        return True
-
     def reduce(
         self,
         extents: Sequence[int],
