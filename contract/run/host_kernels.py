@@ -47,6 +47,9 @@ class HostKernels(Protocol):
     ) -> CopyKernel:
         """target[i] = source[i], converted as astype does: (source, offset, target, offset)."""
 
+    def reduces(self, source_dtype: str, target_dtype: str) -> bool:
+        """Whether ``reduce`` reads the source's type at full speed."""
+
     def reduce(
         self,
         extents: Sequence[int],

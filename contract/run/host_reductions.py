@@ -30,8 +30,7 @@ SMALL_ELEMENTS = 1 << 13  # one NumPy call is the quickest way
 KEPT_ELEMENTS = 1 << 13  # of a block, in which sums stay in cache
 LOADED_ELEMENTS = 1 << 14  # of a block that is copied first
 JOBS = 16  # for the threads to share, where the sizes allow so many
-LONG_RUN = 32  # elements; NumPy reduces shorter runs one by one
-LONG_PART = 1 << 15  # elements; shorter parts are not worth a thread
+LONG_PART = 1 << 17  # elements; shorter parts are not worth a thread
 
 
 def prepare_reduce(plan: Plan, step: Reduce, kernels: HostKernels, workers: Workers) -> Prepared:
@@ -39,8 +38,13 @@ def prepare_reduce(plan: Plan, step: Reduce, kernels: HostKernels, workers: Work
     if prod(step.extents) <= SMALL_ELEMENTS:
         return _small(plan, step)
     blocked = BlockedReduction(plan, step, kernels)
+    straight = _straight(plan, step, blocked, workers)
+    scalar = step.source.scalar
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        if straight is not None and (scalar is None or scalars[scalar.value] == 1):
+            straight(slots[step.source.view.slot], slots[step.target.slot])
+            return
         call = _Call(blocked, slots, scalars)
         cutter = Cutter(memory.tiles)
         partial = cutter.take(blocked.partial_elements, blocked.dtype)
@@ -52,6 +56,40 @@ def prepare_reduce(plan: Plan, step: Reduce, kernels: HostKernels, workers: Work
     partial_bytes = rounded(blocked.partial_elements * blocked.dtype.itemsize)
     lanes = workers.parts(blocked.jobs, 1)
     return Prepared(run, tiles=partial_bytes + lanes * blocked.lane)
+
+
+def _straight(
+    plan: Plan, step: Reduce, blocked: "BlockedReduction", workers: Workers
+) -> Callable[[Array, Array], None] | None:
+    """Kernels from the source to the target, where nothing comes between and no part is cut."""
+    target_type = plan.slots[step.target.slot].tensor.dtype
+    if blocked.loaded or blocked.parts > 1 or step.addend or target_type != step.dtype:
+        return None
+    kept, work = blocked.kept.extents, prod(step.extents)
+    grid = Blocks(kept, kept)
+    if kept and work >= 2 * LONG_PART:
+        grid = _cut(grid, min(JOBS, work // LONG_PART))
+    strides = blocked.finish.strides[0]
+    kernels = {
+        extents: blocked.kernel(extents, blocked.reduced.extents, strides)
+        for extents in {grid.block(at)[1] for at in range(grid.count)}
+    }
+    jobs = [
+        (offset(blocked.kept_strides, starts), offset(strides, starts), kernels[extents])
+        for starts, extents in map(grid.block, range(grid.count))
+    ]
+
+    def run(source: Array, target: Array) -> None:
+        (read, s), (write, t) = flatten(source), flatten(target)
+
+        def part(begin: int, end: int) -> None:
+            with np.errstate(all="ignore"):
+                for there, here, kernel in jobs[begin:end]:
+                    kernel(read, s + there, write, t + here)
+
+        workers.map(part, workers.split(len(jobs), 1))
+
+    return run
 
 
 def _small(plan: Plan, step: Reduce) -> Prepared:
@@ -112,18 +150,17 @@ class BlockedReduction:
         reduced, (self.reduced_strides,) = _fused(
             step, range(step.kept, len(step.extents)), [step.source.view]
         )
-        self.loaded = (
-            step.source.operator is not Operator.IDENTITY
-            or self.source_type != step.dtype
-            or _first_run((*kept, *reduced), (*self.kept_strides, *self.reduced_strides)) < LONG_RUN
+        self.loaded = step.source.operator is not Operator.IDENTITY or not kernels.reduces(
+            self.source_type, step.dtype
         )
         self.kept, self.reduced = self._blocked(kept, reduced)
         types = [plan.slots[view.slot].tensor.dtype for view in views]
         operator = Operator.IDENTITY if step.addend is None else step.addend.operator
         self.finish = Finish(kernels, step.dtype, types, strides, operator)
         self.parts = 1
-        if self.kept.count < JOBS // 2:
-            self.parts = min(self.reduced.count, ceil(JOBS / self.kept.count))
+        work = prod(kept) * prod(reduced)
+        if self.kept.count < JOBS // 2 and work >= 2 * LONG_PART:
+            self.parts = min(self.reduced.count, max(JOBS // self.kept.count, 1))
         self.jobs = self.kept.count * self.parts
         self.partial_elements = self.jobs * self.kept.size if self.parts > 1 else 0
         self.lane = sum(rounded(size * self.dtype.itemsize) for size in self.sizes)
@@ -144,14 +181,14 @@ class BlockedReduction:
             outer, inner = self._loaded_blocks(kept, reduced)
         else:
             outer, inner = Blocks(kept, filled(kept, KEPT_ELEMENTS)), Blocks(reduced, reduced)
-        if outer.count >= JOBS // 2:
+        work = prod(kept) * prod(reduced)
+        if outer.count >= JOBS // 2 or work < 2 * LONG_PART:
             return outer, inner
         slowest_kept = abs(self.kept_strides[-1]) if kept else 0
         if kept and (not reduced or slowest_kept > abs(self.reduced_strides[-1])):
-            outer = _cut(outer, JOBS)
+            outer = _cut(outer, min(JOBS, work // LONG_PART))
         if outer.count < JOBS // 2 and reduced and not self.loaded:
-            worth = prod(kept) * prod(reduced) // outer.count // LONG_PART
-            inner = _cut(inner, min(ceil(JOBS / outer.count), max(worth, 1)))
+            inner = _cut(inner, min(JOBS, work // LONG_PART) // outer.count)
         return outer, inner
 
     def _loaded_blocks(
@@ -167,32 +204,36 @@ class BlockedReduction:
         return Blocks(kept, blocks[:split]), Blocks(reduced, blocks[split:])
 
     def _kernels(self, kept: tuple[int, ...], reduced: tuple[int, ...]) -> _Kernels:
-        dtype, operator = self.step.dtype, self.step.operator
-        strides = (*self.kept_strides, *self.reduced_strides)
+        packed = packed_strides(kept)
+        there = (*self.kept_strides, *self.reduced_strides)
         if not self.loaded:
-            reduce = self.family.reduce(
-                kept,
-                self.kept_strides,
-                packed_strides(kept),
-                reduced,
-                self.reduced_strides,
-                self.source_type,
-                dtype,
-                operator,
-            )
-            return _Kernels(None, 0, reduce)
-        # Two dimensions are left: the kept one first, unless that is short.
-        extents, sizes = (*kept, *reduced), (prod(kept), prod(reduced))
-        order = list(range(len(extents)))
-        steps = (1, sizes[0])
-        if sizes[0] < LONG_RUN:
-            order, steps = order[len(kept) :] + order[: len(kept)], (sizes[1], 1)
-        buffer, loaded = compact_strides(extents, order)
-        load = self.family.copy(extents, strides, buffer, self.source_type, dtype)
-        reduce = self.family.reduce(
-            sizes[:1], steps[:1], (1,), sizes[1:], steps[1:], dtype, dtype, operator
+            return _Kernels(None, 0, self.kernel(kept, reduced, packed))
+        extents = (*kept, *reduced)
+        order = sorted(range(len(extents)), key=lambda at: abs(there[at]) or 1 << 62)
+        here, loaded = compact_strides(extents, order)
+        load = self.family.copy(extents, there, here, self.source_type, self.step.dtype)
+        return _Kernels(load, loaded, self.kernel(kept, reduced, packed, here))
+
+    def kernel(
+        self,
+        kept: tuple[int, ...],
+        reduced: tuple[int, ...],
+        target: Sequence[int],
+        loaded: Sequence[int] | None = None,
+    ) -> CopyKernel:
+        """The reduction of one block into strides ``target``, from memory or as it was loaded."""
+        dtype = self.step.dtype
+        source = (*self.kept_strides, *self.reduced_strides) if loaded is None else loaded
+        return self.family.reduce(
+            kept,
+            source[: len(kept)],
+            target,
+            reduced,
+            source[len(kept) :],
+            self.source_type if loaded is None else dtype,
+            dtype,
+            self.step.operator,
         )
-        return _Kernels(load, loaded, reduce)
 
 
 class _Call:
@@ -284,12 +325,7 @@ def _fused(
     )
 
 
-def _first_run(extents: Sequence[int], strides: Sequence[int]) -> int:
-    """The extent of the dimension nearest in memory."""
-    return min(((abs(s) or 1 << 62, n) for n, s in zip(extents, strides, strict=True)))[1]
-
-
 def _cut(blocks: Blocks, most: int) -> Blocks:
     """About ``most`` blocks along the slowest dimension."""
-    block = min(blocks.blocks[-1], max(ceil(blocks.extents[-1] / most), 1))
+    block = min(blocks.blocks[-1], max(ceil(blocks.extents[-1] / max(most, 1)), 1))
     return Blocks(blocks.extents, (*blocks.blocks[:-1], block))

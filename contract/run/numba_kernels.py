@@ -7,14 +7,13 @@ Copies address bytes: only the width of an element is compiled, not its type.
 
 from collections.abc import Callable, Sequence
 from math import ceil, prod
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
-from numba.extending import intrinsic
 
+from contract.operators import BinaryOperator
 from contract.run.host_kernels import (
     PARALLEL_BYTES,
     CopyKernel,
@@ -23,11 +22,11 @@ from contract.run.host_kernels import (
     ProductKernel,
 )
 from contract.run.host_views import Array
+from contract.run.numba_reductions import is_reduced, reduction
+from contract.run.numba_tools import compiled, emitted
 from contract.run.numpy_kernels import NumpyKernels
 
 __all__ = ["NumbaKernels"]
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 LINE = 64
 # Blocks of a copy, bytes. Memory is read and written at full speed in runs of about a quarter of
@@ -46,21 +45,8 @@ MOST_SUMMED = 1 << 16  # entries of the offset tables of a direct product
 AXPY_EXTENT = 16  # from here on vectors along d beat sums along k
 
 
-def compiled(function: Function) -> Function:
-    """``function`` compiled at its first call, kept on disk, run without the GIL."""
-    try:
-        return cast(Function, numba.njit(nogil=True, cache=True)(function))
-    except RuntimeError:  # no folder to keep it in can be written: it is compiled every time
-        return cast(Function, numba.njit(nogil=True)(function))
-
-
-def emitted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` as a writer of LLVM instructions for compiled code to call."""
-    return cast(Callable[..., Any], intrinsic(prefer_literal=True)(function))
-
-
 class NumbaKernels(NumpyKernels):
-    """Compiled copies and products; types that Numba lacks, and reductions, stay with NumPy."""
+    """Compiled copies, reductions and products; types that Numba lacks stay with NumPy."""
 
     name = "numba"
 
@@ -97,6 +83,26 @@ class NumbaKernels(NumpyKernels):
             self.workers.map(part, self.workers.split(units, minimum))
 
         return run
+
+    def reduces(self, source_dtype: str, target_dtype: str) -> bool:
+        return source_dtype == target_dtype or is_reduced(source_dtype, target_dtype)
+
+    def reduce(
+        self,
+        extents: Sequence[int],
+        source_strides: Sequence[int],
+        target_strides: Sequence[int],
+        reduced_extents: Sequence[int],
+        reduced_strides: Sequence[int],
+        source_dtype: str,
+        target_dtype: str,
+        operator: BinaryOperator,
+    ) -> CopyKernel:
+        kept = extents, source_strides, target_strides
+        reduced = reduced_extents, reduced_strides
+        types = source_dtype, target_dtype
+        found = reduction(*kept, *reduced, *types, operator)
+        return super().reduce(*kept, *reduced, *types, operator) if found is None else found
 
     def matmul(self, dtype: str) -> MatmulKernel:
         kind = np.dtype(dtype).kind

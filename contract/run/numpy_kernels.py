@@ -59,6 +59,9 @@ class NumpyKernels:
 
         return run
 
+    def reduces(self, source_dtype: str, target_dtype: str) -> bool:
+        return True
+
     def reduce(
         self,
         extents: Sequence[int],

@@ -1,0 +1,587 @@
+"""Compiled code that combines rows of elements with accumulators, and the loops around it.
+
+The operator and the types are compiled in; extents, strides and tables come in a plan, one
+array of integers that ``numba_reductions`` makes.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import carray  # type: ignore[attr-defined]
+from numba.core import cgutils, types
+from numba.np.numpy_support import from_dtype
+
+from contract.operators import BinaryOperator
+from contract.run.host_views import Array
+from contract.run.numba_tools import compiled, emitted
+
+__all__ = [
+    "CONTIGUOUS",
+    "LOOP",
+    "NUMBERS",
+    "PAIRS",
+    "PASS",
+    "STRIDED",
+    "TABULATED",
+    "TAGS",
+    "VECTOR_BYTES",
+    "WHOLE",
+    "Kernel",
+    "kernel_for",
+]
+
+Kernel = Callable[..., None]
+
+VECTOR_BYTES = 64
+CONTIGUOUS_GROUP = 4  # rows combined at once
+TABULATED_GROUP = 8
+# Rows of an accumulator for each element, or rows with one accumulator, or two in turn
+TABULATED, CONTIGUOUS, STRIDED, WHOLE, PAIRS = range(5)
+NUMBERS, LOOP, PASS = 8, 5, 9  # entries of a plan
+
+# The type of the kernel's first argument names the operator: a type is compiled in, and unlike
+# a closure it lets the code be kept on disk.
+TAGS: dict[BinaryOperator, Any] = {
+    BinaryOperator.ADD: np.int8(0),
+    BinaryOperator.MUL: np.int16(0),
+    BinaryOperator.MAX: np.int32(0),
+    BinaryOperator.MIN: np.int64(0),
+}
+_OPERATORS = {
+    types.int8: BinaryOperator.ADD,
+    types.int16: BinaryOperator.MUL,
+    types.int32: BinaryOperator.MAX,
+    types.int64: BinaryOperator.MIN,
+}
+
+
+@emitted
+def _neutral(context: Any, tag: Any, block: Any) -> Any:
+    """The value that changes nothing: for sums -0, which unlike +0 keeps the sign of -0."""
+    kind, operator = block.dtype, _OPERATORS[tag]
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _neutral_constant(codegen, builder, operator, kind)
+
+    return kind(tag, block), write
+
+
+def _neutral_constant(codegen: Any, builder: Any, operator: BinaryOperator, kind: Any) -> Any:
+    if kind not in types.complex_domain:
+        return codegen.get_constant(kind, _neutral_value(operator, kind))
+    value = _neutral_value(operator, kind.underlying_float)
+    made = codegen.make_complex(builder, kind)
+    made.real = codegen.get_constant(kind.underlying_float, value)
+    made.imag = codegen.get_constant(kind.underlying_float, value if value == 0 else 0.0)
+    return made._getvalue()
+
+
+def _neutral_value(operator: BinaryOperator, kind: Any) -> Any:
+    exact = isinstance(kind, types.Integer)
+    if operator is BinaryOperator.ADD:
+        return 0 if exact else -0.0
+    if operator is BinaryOperator.MUL:
+        return 1
+    if operator is BinaryOperator.MAX:
+        return kind.minval if exact else -np.inf
+    return kind.maxval if exact else np.inf
+
+
+@emitted
+def _integers(context: Any, address: Any) -> Any:
+    """An address as a pointer to integers."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], codegen.get_value_type(signature.return_type))
+
+    pointer = types.CPointer(types.int64)  # type: ignore[no-untyped-call]
+    return pointer(types.intp), write
+
+
+@emitted
+def _combine_run(
+    context: Any, tag: Any, block: Any, to: Any, source: Any, start: Any, length: Any
+) -> Any:
+    """block[to + i] = it combined with source[start + i] for all i < length."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        step = _Step(codegen, builder, signature, arguments)
+        _vectors_joined(step, [step.row(arguments[4])], arguments[5])
+        return codegen.get_dummy_value()
+
+    return types.void(tag, block, types.intp, source, types.intp, types.intp), write
+
+
+@emitted
+def _combine_rows(
+    context: Any,
+    tag: Any,
+    block: Any,
+    to: Any,
+    source: Any,
+    start: Any,
+    length: Any,
+    offsets: Any,
+    begin: Any,
+    end: Any,
+) -> Any:
+    """The same for the rows at start + offsets[j], begin <= j < end."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        step = _Step(codegen, builder, signature, arguments)
+        for rows in _groups_of_rows(step, CONTIGUOUS_GROUP):
+            _vectors_joined(step, rows, arguments[5])
+        return codegen.get_dummy_value()
+
+    words = [types.intp] * 2
+    return types.void(tag, block, types.intp, source, *words, offsets, *words), write
+
+
+@emitted
+def _combine_tabulated(
+    context: Any,
+    tag: Any,
+    block: Any,
+    to: Any,
+    source: Any,
+    start: Any,
+    length: Any,
+    offsets: Any,
+    begin: Any,
+    end: Any,
+) -> Any:
+    """The same where offsets[i] says how far element i of a row is from the first."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        step = _Step(codegen, builder, signature, arguments)
+        table = codegen.make_array(offsets)(codegen, builder, arguments[6]).data
+        for rows in _groups_of_rows(step, TABULATED_GROUP):
+            with cgutils.for_range(builder, arguments[5], intp=arguments[5].type) as loop:
+                offset = builder.load(builder.gep(table, [loop.index]))
+                step.combine(rows, loop.index, offset, 1)
+        return codegen.get_dummy_value()
+
+    words = [types.intp] * 2
+    return types.void(tag, block, types.intp, source, *words, offsets, *words), write
+
+
+def _groups_of_rows(step: "_Step", most: int) -> Iterator[list[Any]]:
+    """For each size of a group of rows the pointers to its rows, where code for it shall stand.
+
+    Accumulators are loaded and stored once for a group.
+    """
+    builder = step.builder
+    start, offsets, begin, end = (step.arguments[at] for at in (4, 6, 7, 8))
+    table = step.codegen.make_array(step.signature.args[6])(step.codegen, builder, offsets).data
+    word = begin.type
+
+    def pointers(first: Any, size: int) -> list[Any]:
+        places = [builder.gep(table, [builder.add(first, word(at))]) for at in range(size)]
+        return [step.row(builder.add(start, builder.load(place))) for place in places]
+
+    count = builder.sub(end, begin)
+    with cgutils.for_range(builder, builder.udiv(count, word(most)), intp=word) as loop:
+        yield pointers(builder.add(begin, builder.mul(loop.index, word(most))), most)
+    left = builder.urem(count, word(most))
+    for size in range(1, most):
+        with builder.if_then(builder.icmp_unsigned("==", left, word(size))):
+            yield pointers(builder.sub(end, word(size)), size)
+
+
+def _vectors_joined(step: "_Step", rows: list[Any], length: Any) -> None:
+    """Combine neighbouring elements of rows with neighbouring accumulators."""
+    builder, word, lanes = step.builder, length.type, _vector_lanes(step.kind)
+    with cgutils.for_range(builder, builder.udiv(length, word(lanes)), intp=word) as loop:
+        at = builder.mul(loop.index, word(lanes))
+        step.combine(rows, at, at, lanes)
+    width = lanes // 2
+    while width:  # the rest in halves, quarters, ... of a vector
+        with _if_bit(builder, length, width):
+            at = builder.and_(length, word(-2 * width))
+            step.combine(rows, at, at, width)
+        width //= 2
+
+
+@emitted
+def _combine_whole(
+    context: Any, tag: Any, block: Any, to: Any, source: Any, start: Any, length: Any
+) -> Any:
+    """block[to] = it combined with source[start + i] for all i < length."""
+    return types.void(tag, block, *_run_of(source)), _writer_of_whole_rows(1)
+
+
+@emitted
+def _combine_pairs(
+    context: Any, tag: Any, block: Any, to: Any, source: Any, start: Any, length: Any
+) -> Any:
+    """block[to + i % 2] = it combined with source[start + i] for all i < length, an even number."""
+    return types.void(tag, block, *_run_of(source)), _writer_of_whole_rows(2)
+
+
+def _run_of(source: Any) -> tuple[Any, ...]:
+    """The types of: place in the block, source, start, length."""
+    return types.intp, source, types.intp, types.intp
+
+
+def _writer_of_whole_rows(phase: int) -> Callable[..., Any]:
+    """What writes the combination of a row with ``phase`` neighbouring accumulators in turn."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        step = _Step(codegen, builder, signature, arguments)
+        lanes = _vector_lanes(step.kind)
+        if lanes < phase:
+            return codegen.get_dummy_value()  # complex numbers have no vectors
+        total, row = arguments[5], step.row(arguments[4])
+        value = _vectors_combined(step, row, total, lanes)
+        width, word = lanes // 2, total.type
+        while width >= phase:  # the rest joins while the lanes are halved
+            (place,) = _places(step, [step.combined(step.halves(value, 2 * width))])
+            with _if_bit(builder, total, width):
+                rest = step.element(row, builder.and_(total, word(-2 * width)), width)
+                builder.store(step.combined([builder.load(place), rest]), place)
+            value = builder.load(place)
+            width //= 2
+        step.join(word(0), value, phase)
+        return codegen.get_dummy_value()
+
+    return write
+
+
+@emitted
+def _combine_strided(
+    context: Any,
+    tag: Any,
+    block: Any,
+    to: Any,
+    source: Any,
+    start: Any,
+    length: Any,
+    stride: Any,
+) -> Any:
+    """The same with source[start + i * stride]."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        step = _Step(codegen, builder, signature, arguments)
+        row = step.row(arguments[4])
+        value = _vectors_combined(step, row, arguments[5], 1, arguments[6])
+        step.join(arguments[5].type(0), value, 1)
+        return codegen.get_dummy_value()
+
+    return types.void(tag, block, types.intp, source, *[types.intp] * 3), write
+
+
+def _vectors_combined(step: "_Step", row: Any, total: Any, lanes: int, stride: Any = None) -> Any:
+    """One vector of all whole vectors of a row, four of them at a time."""
+    builder, word = step.builder, total.type
+    places = _places(step, [step.neutral(lanes)] * 4)
+
+    def join(place: Any, at: Any) -> None:
+        at = at if stride is None else builder.mul(at, stride)
+        value = step.element(row, at, lanes)
+        builder.store(step.combined([builder.load(place), value]), place)
+
+    fours = builder.udiv(total, word(4 * lanes))
+    with cgutils.for_range(builder, fours, intp=word) as loop:
+        for which, place in enumerate(places):
+            at = builder.mul(loop.index, word(4 * lanes))
+            join(place, builder.add(at, word(which * lanes)))
+    begin, end = builder.mul(fours, word(4)), builder.udiv(total, word(lanes))
+    with cgutils.for_range(builder, builder.sub(end, begin), intp=word) as loop:
+        join(places[0], builder.mul(builder.add(begin, loop.index), word(lanes)))
+    return step.combined([builder.load(place) for place in places])
+
+
+def _places(step: "_Step", values: list[Any]) -> list[Any]:
+    """Variables with these values."""
+    places: list[Any] = []
+    for value in values:
+        places.append(cgutils.alloca_once(step.builder, value.type))  # type: ignore[no-untyped-call]
+    for place, value in zip(places, values, strict=True):
+        step.builder.store(value, place)
+    return places
+
+
+def _if_bit(builder: Any, number: Any, bit: int) -> Any:
+    """What follows in this context runs where the number has the bit."""
+    word = number.type
+    return builder.if_then(builder.icmp_unsigned("!=", builder.and_(number, word(bit)), word(0)))
+
+
+def _vector_lanes(kind: Any) -> int:
+    """Elements of a vector; complex ones go one by one."""
+    return 1 if kind in types.complex_domain else 8 * VECTOR_BYTES // int(kind.bitwidth)
+
+
+class _Step:
+    """Writes the combination of some neighbouring elements of rows with their accumulators."""
+
+    def __init__(self, codegen: Any, builder: Any, signature: Any, arguments: Any) -> None:
+        tag, block, _, source, *_ = signature.args
+        self.codegen, self.builder = codegen, builder
+        self.operator, self.kind, self.source_kind = _OPERATORS[tag], block.dtype, source.dtype
+        data = codegen.make_array(block)(codegen, builder, arguments[1]).data
+        self.block = builder.gep(data, [arguments[2]])
+        self.source = codegen.make_array(source)(codegen, builder, arguments[3]).data
+        self.signature, self.arguments = signature, arguments
+
+    def row(self, start: Any) -> Any:
+        """The pointer to an element of the source."""
+        return self.builder.gep(self.source, [start])
+
+    def combine(self, rows: list[Any], at: Any, source_at: Any, lanes: int) -> None:
+        """The rows first: accumulators are waited for, rows are not."""
+        value = self.combined([self.element(row, source_at, lanes) for row in rows])
+        self.join(at, value, lanes)
+
+    def join(self, at: Any, value: Any, lanes: int) -> None:
+        """Combine a value with its accumulators."""
+        new = self.combined([self._load(self.block, at, self.kind, lanes), value])
+        self.builder.store(new, *self._place(self.block, at, self.kind, lanes))
+
+    def element(self, row: Any, at: Any, lanes: int) -> Any:
+        """Some neighbouring elements of a row, converted."""
+        return self._converted(self._load(row, at, self.source_kind, lanes), lanes)
+
+    def combined(self, values: list[Any]) -> Any:
+        """Pairs of neighbours made one until one is left."""
+        while len(values) > 1:
+            pairs = [values[at : at + 2] for at in range(0, len(values), 2)]
+            values = [self._pair(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+        return values[0]
+
+    def _pair(self, one: Any, two: Any) -> Any:
+        return _combined(self.builder, self.operator, self.kind, one, two)
+
+    def neutral(self, lanes: int) -> Any:
+        """The neutral element in every lane."""
+        value = _neutral_constant(self.codegen, self.builder, self.operator, self.kind)
+        return (
+            ir.Constant(ir.VectorType(value.type, lanes), [value] * lanes) if lanes > 1 else value
+        )
+
+    def halves(self, vector: Any, lanes: int) -> list[Any]:
+        """The lower and the upper lanes of a vector."""
+        if lanes == 2:
+            return [self.builder.extract_element(vector, ir.IntType(32)(at)) for at in (0, 1)]
+        half = lanes // 2
+        words = ir.VectorType(ir.IntType(32), half)
+        masks = [ir.Constant(words, list(range(at, at + half))) for at in (0, half)]
+        return [self.builder.shuffle_vector(vector, vector, mask) for mask in masks]
+
+    def _load(self, base: Any, at: Any, kind: Any, lanes: int) -> Any:
+        pointer, alignment = self._place(base, at, kind, lanes)
+        return self.builder.load(pointer, align=alignment)
+
+    def _place(self, base: Any, at: Any, kind: Any, lanes: int) -> tuple[Any, int]:
+        """The pointer to a vector, and what its address is a multiple of."""
+        pointer = self.builder.gep(base, [at])
+        if lanes > 1:
+            vector = _vector(self.codegen, kind, lanes)
+            pointer = self.builder.bitcast(pointer, vector.as_pointer())
+        parts = 2 if kind in types.complex_domain else 1
+        return pointer, kind.bitwidth // 8 // parts
+
+    def _converted(self, value: Any, lanes: int) -> Any:
+        one, two, builder = self.source_kind, self.kind, self.builder
+        if one == two:
+            return value
+        if lanes == 1:
+            return self.codegen.cast(builder, value, one, two)
+        vector = _vector(self.codegen, two, lanes)
+        if isinstance(one, types.Float):
+            return builder.fpext(value, vector)
+        if isinstance(two, types.Float):
+            return (builder.sitofp if one.signed else builder.uitofp)(value, vector)
+        return (builder.sext if one.signed else builder.zext)(value, vector)
+
+
+def _vector(codegen: Any, kind: Any, lanes: int) -> Any:
+    return ir.VectorType(codegen.get_value_type(kind), lanes)
+
+
+def _combined(builder: Any, operator: BinaryOperator, kind: Any, one: Any, two: Any) -> Any:
+    """Scalars or vectors combined."""
+    if kind in types.complex_domain:
+        return _combined_complex(builder, operator, one, two)
+    exact = isinstance(kind, types.Integer)
+    if operator is BinaryOperator.ADD:
+        return (builder.add if exact else builder.fadd)(one, two)
+    if operator is BinaryOperator.MUL:
+        return (builder.mul if exact else builder.fmul)(one, two)
+    sign = ">" if operator is BinaryOperator.MAX else "<"
+    if exact:
+        compare = builder.icmp_signed if kind.signed else builder.icmp_unsigned
+        return builder.select(compare(sign, one, two), one, two)
+    # The processor's maximum is its second operand where either is NaN: right for ``two``.
+    best = builder.select(builder.fcmp_ordered(sign, one, two), one, two)
+    return builder.select(builder.fcmp_unordered("uno", one, one), one, best)
+
+
+def _combined_complex(builder: Any, operator: BinaryOperator, one: Any, two: Any) -> Any:
+    """The sum, or the product with exactly 1 left out, which would make NaN of infinities."""
+    a, b = (builder.extract_value(one, part) for part in (0, 1))
+    c, d = (builder.extract_value(two, part) for part in (0, 1))
+    if operator is BinaryOperator.ADD:
+        real, imaginary = builder.fadd(a, c), builder.fadd(b, d)
+    else:
+        real = builder.fsub(builder.fmul(a, c), builder.fmul(b, d))
+        imaginary = builder.fadd(builder.fmul(a, d), builder.fmul(b, c))
+        for (x, y), (u, v) in (((c, d), (a, b)), ((a, b), (c, d))):
+            is_one = builder.and_(
+                builder.fcmp_ordered("==", x, x.type(1.0)),
+                builder.fcmp_ordered("==", y, y.type(0.0)),
+            )
+            real, imaginary = builder.select(is_one, u, real), builder.select(is_one, v, imaginary)
+    result = builder.insert_value(one, real, 0)
+    return builder.insert_value(result, imaginary, 1)
+
+
+# --- the kernel -----------------------------------------------------------------------------
+
+
+@cache
+def kernel_for(
+    in_parts: bool, operator: BinaryOperator, source: np.dtype[Any], target: np.dtype[Any]
+) -> Kernel:
+    """The compiled code for an operator and two types, of complex numbers also in parts.
+
+    Called without Numba's dispatcher, which takes longer than a small reduction and would
+    compile again for memory that is read only.
+    """
+    one, two = (types.Array(from_dtype(dtype), 1, "C") for dtype in (source, target))
+    words = [types.intp] * 2
+    signature = types.void(
+        from_dtype(TAGS[operator].dtype), one, types.intp, two, types.intp, *words
+    )
+    function = reduce_parts if in_parts else reduce_blocks
+    compile_for: Callable[[Any], Kernel] = getattr(function, "compile")  # noqa: B009
+    return compile_for(signature.args)
+
+
+@compiled
+def reduce_blocks(tag: Any, source: Array, s: int, target: Array, t: int, at: int, n: int) -> None:
+    """target = source reduced, one block of accumulators after the other.
+
+    The plan comes as its address and size: an array takes longer to pass than a small reduction.
+    """
+    plan = carray(_integers(at), n)
+    outer_end, store_end, loop_count, pass_count = plan[4], plan[5], plan[6], plan[7]
+    loops_end = NUMBERS + LOOP * loop_count
+    passes_end = loops_end + PASS * pass_count
+    loops = plan[NUMBERS:loops_end].reshape((loop_count, LOOP))
+    passes = plan[loops_end:passes_end].reshape((pass_count, PASS))
+    offsets = plan[passes_end:]
+    block = np.empty(plan[0], target.dtype)
+    index = np.zeros(loop_count, np.int64)
+    neutral = _neutral(tag, block)
+    for _ in range(plan[1]):
+        block[:] = neutral
+        for each in range(pass_count):
+            _visits(tag, block, source, s, loops, passes[each], offsets, index)
+        _fold(tag, block, plan[2], plan[3])
+        _store(block, target, t, loops, outer_end, store_end, index)
+        s, t = _advance(loops, 0, outer_end, index, s, t)
+
+
+@compiled
+def _advance(loops: Array, begin: int, end: int, index: Array, s: int, t: int) -> tuple[int, int]:
+    """The offsets of the next visit of loops begin..end; after the last one the first ones."""
+    for at in range(begin, end):
+        index[at] += 1
+        left = loops[at, 0] - index[at]
+        if left > 0:
+            last = 1 if left == 1 else 0
+            s += loops[at, 1] - last * loops[at, 3]
+            t += loops[at, 2] - last * loops[at, 4]
+            break
+        index[at] = 0
+        s -= (loops[at, 0] - 1) * loops[at, 1] - loops[at, 3]
+        t -= (loops[at, 0] - 1) * loops[at, 2] - loops[at, 4]
+    return s, t
+
+
+@compiled
+def _count(loops: Array, begin: int, end: int) -> int:
+    """Visits of loops begin..end."""
+    count = 1
+    for at in range(begin, end):
+        count *= loops[at, 0]
+    return count
+
+
+@compiled
+def _visits(
+    tag: Any,
+    block: Array,
+    source: Array,
+    s: int,
+    loops: Array,
+    what: Array,
+    offsets: Array,
+    index: Array,
+) -> None:
+    """Combine every row of a pass with its accumulators."""
+    s, to = s + what[0], 0
+    mode, count, tail = what[1], what[2], what[3]
+    begin, end, tail_end = what[4], what[5], what[6]
+    first, parts = what[7], 2 if tail > 0 else 1
+    n, step, to_step = loops[first, 0], loops[first, 1], loops[first, 2]
+    for _ in range(_count(loops, first + 1, what[8])):
+        for i in range(n):
+            a, w = s + i * step, to + i * to_step
+            if mode == WHOLE:
+                for at in range(begin, end):
+                    _combine_whole(tag, block, w, source, a + offsets[at], count)
+            elif mode == PAIRS:
+                for at in range(begin, end):
+                    _combine_pairs(tag, block, w, source, a + offsets[at], count)
+            elif mode == STRIDED:
+                for at in range(begin, end):
+                    _combine_strided(tag, block, w, source, a + offsets[at], count, offsets[1])
+            else:
+                length, low, high = count, begin, end
+                for _part in range(parts):  # one place in the code for long and short rows
+                    if mode == CONTIGUOUS:
+                        _combine_rows(tag, block, w, source, a, length, offsets, low, high)
+                    else:
+                        _combine_tabulated(tag, block, w, source, a, length, offsets, low, high)
+                    length, low, high = tail, end, tail_end
+        s, to = _advance(loops, first + 1, what[8], index, s, to)
+
+
+@compiled
+def _fold(tag: Any, block: Array, phase: int, steps: int) -> None:
+    """Combine the lanes that belong to one result: the upper half with the lower one, again."""
+    if steps > 1:
+        for at in range(0, block.size, phase * steps):
+            half = phase * steps // 2
+            while half >= phase:
+                _combine_run(tag, block, at, block, at + half, half)
+                half //= 2
+
+
+@compiled
+def _store(
+    block: Array, target: Array, t: int, loops: Array, begin: int, end: int, index: Array
+) -> None:
+    """Write the results, the loop with the smallest step in the target innermost."""
+    n, from_step, to_step = loops[begin, 0], loops[begin, 1], loops[begin, 2]
+    w = 0
+    for _ in range(_count(loops, begin + 1, end)):
+        if from_step == 1 and to_step == 1:
+            for i in range(n):
+                target[np.uint64(t + i)] = block[np.uint64(w + i)]
+        else:
+            for i in range(n):
+                target[np.uint64(t + i * to_step)] = block[np.uint64(w + i * from_step)]
+        w, t = _advance(loops, begin + 1, end, index, w, t)
+
+
+@compiled
+def reduce_parts(tag: Any, source: Array, s: int, target: Array, t: int, at: int, n: int) -> None:
+    """The same with real and imaginary parts for elements."""
+    one, two = source.view(source.real.dtype), target.view(target.real.dtype)
+    reduce_blocks(tag, one, 2 * s, two, 2 * t, at, n)
