@@ -53,6 +53,14 @@ def test_overlap_is_exact_for_three_strides(pairs: list[tuple[int, int]]) -> Non
     assert layout.overlaps(extents, strides) == (len(set(found)) < len(found))
 
 
+@common
+@given(st.lists(st.tuples(st.integers(2, 3), st.integers(1, 400)), min_size=5, max_size=7))
+def test_overlap_is_exact_for_many_strides(pairs: list[tuple[int, int]]) -> None:
+    extents, strides = split(pairs)
+    found = offsets(extents, strides)
+    assert layout.overlaps(extents, strides) == (len(set(found)) < len(found))
+
+
 def test_overlap_of_huge_tensors() -> None:
     n = 1 << 40
     assert not layout.overlaps((n, n), (1, n))
@@ -62,6 +70,18 @@ def test_overlap_of_huge_tensors() -> None:
     assert not layout.overlaps((2, 2, n), (1, 5, 10))
     assert not layout.overlaps((5, 2), (2, 5))
     assert layout.overlaps((6, 3), (2, 5))
+    # Three strides that no gap separates: 3 a - 7 b + 2 c = 0 has small solutions for these,
+    # a multiple of a large prime has none.
+    p = (1 << 61) - 1
+    assert layout.overlaps((1 << 40, 1 << 40, 1 << 40), (p, p + 2, p + 6))
+    assert not layout.overlaps((1 << 20, 1 << 20, 1 << 19), (p, p + 1, p + (1 << 20)))
+
+
+def test_the_order_of_entangled_strides_does_not_matter() -> None:
+    extents, strides = (1000, 1000, 1000, 1000), (999_999_937, 10**9 - 1, 10**9 + 7, 10**9 + 9)
+    assert layout.overlaps(extents, strides) == any(
+        layout.overlaps(extents, permuted) for permuted in itertools.permutations(strides)
+    )
 
 
 @common
@@ -127,14 +147,51 @@ def test_named_layouts() -> None:
             refused()
 
 
+def test_the_worked_example_of_the_cudnn_documentation() -> None:
+    """N=1, C=64, H=5, W=4 with elements numbered in sequence: what lies where in memory."""
+    n, c, h, w = 1, 64, 5, 4
+    extents = {"N": n, "C": c, "H": h, "W": w}
+
+    def in_memory(strides: dict[str, int]) -> list[int]:
+        memory = {}
+        for at, index in enumerate(itertools.product(*map(range, extents.values()))):
+            memory[sum(i * strides[mode] for i, mode in zip(index, extents, strict=True))] = at
+        return [memory[address] for address in range(n * c * h * w)]
+
+    assert in_memory(layout.named_layout("NCHW", extents)) == list(range(1280))
+    nhwc = in_memory(layout.named_layout("NHWC", extents))
+    assert nhwc[:4] == [0, 20, 40, 60]  # c0..c3 of the first pixel
+    assert nhwc[63:66] == [1260, 1, 21]  # c63, then the next pixel
+    modes, sizes, strides = layout.vectorised_layout(extents, 32)
+    assert (modes, sizes) == (("N", "C/x", "H", "W", "x"), (1, 2, 5, 4, 32))
+    by_address = {
+        hh * strides[2] + ww * strides[3] + outer * strides[1] + inner * strides[4]:
+        (32 * outer + inner) * 20 + hh * 4 + ww
+        for outer, hh, ww, inner in itertools.product(range(2), range(5), range(4), range(32))
+    }  # fmt: skip
+    order = [by_address[address] for address in range(1280)]
+    assert order[:2] == [0, 20]
+    assert order[31:33] == [620, 1]  # c31, then c0 of the next pixel
+    assert order[639:642] == [639, 640, 660]  # the second half of the channels starts at c32
+
+
 def test_partially_packed() -> None:
+    """XYZ-packed, dimensions listed from the outermost, as the cuDNN documentation words it."""
     extents = (1, 64, 5, 4)
-    assert layout.is_partially_packed(extents, (1280, 20, 4, 1), range(4))
-    assert layout.is_partially_packed(extents, (3000, 40, 8, 1), {3})
-    assert not layout.is_partially_packed(extents, (3000, 40, 8, 2), {3})
-    assert layout.is_partially_packed(extents, (3000, 30, 4, 1), {2, 3})
+    packed = layout.is_partially_packed
+    assert packed(extents, (1280, 20, 4, 1), range(4))
+    assert packed(extents, (3000, 40, 8, 1), {3})
+    assert not packed(extents, (3000, 40, 8, 2), {3})
+    assert packed(extents, (3000, 30, 4, 1), {2, 3})  # HW-packed NCHW
+    assert not packed(extents, (3000, 30, 5, 1), {2, 3})
     assert layout.is_spatially_packed(extents, (3000, 30, 4, 1))
     assert not layout.is_spatially_packed(extents, (3000, 40, 8, 1))
+    nhwc = (1, 5, 4, 64)
+    assert packed(nhwc, (2000, 300, 64, 1), {2, 3})  # WC-packed NHWC
+    assert not packed(nhwc, (2000, 300, 70, 1), {2, 3})
+    cnhw = (64, 1, 5, 4)
+    assert packed(cnhw, (30, 25, 4, 1), {2, 3})  # HW-packed CNHW
+    assert not packed(cnhw, (30, 25, 4, 2), {2, 3})
 
 
 def test_permuting_values() -> None:
