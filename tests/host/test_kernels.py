@@ -1,5 +1,6 @@
 """The host kernels of both families against plain NumPy, prepared once and called on blocks."""
 
+import itertools
 import threading
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract.operators import BinaryOperator
+from contract.run import numba_copies
 from contract.run.host_kernels import HostKernels, flatten, strided_view
 from contract.run.kernel_families import load_kernels
 from contract.run.workers import Workers
@@ -61,6 +63,54 @@ def test_copies(
     np.testing.assert_array_equal(inside.astype("c16"), view.astype("c16"))
     inside[...] = 0
     assert not target.any(), "elements outside the block were written"
+
+
+@pytest.mark.parametrize("staged", [0, 1 << 62], ids=["far", "near"])
+@common
+@given(
+    st.lists(st.sampled_from((1, 2, 3, 5, 16, 31, 33, 65, 130, 700, 1100)), min_size=1, max_size=4),
+    st.randoms(use_true_random=False),
+    st.sampled_from(("int8", "uint16", "float32", "float64", "complex128")),
+    st.tuples(st.integers(0, 70), st.integers(0, 70)),
+)
+def test_copies_of_memory_that_is_not_aligned(
+    staged: int, extents: list[int], random: Any, dtype: str, shifts: tuple[int, int]
+) -> None:
+    """Both ways to copy, as if the target were large or small; bytes around it stay as they are."""
+    while np.prod(extents) > 300_000:
+        extents[int(np.argmax(extents))] //= 2
+    axes = random.sample(range(len(extents)), len(extents))
+    count, kind = int(np.prod(extents)), np.dtype(dtype)
+    raw = np.random.default_rng(count).integers(0, 256, count * kind.itemsize + 70, np.uint8)
+    source = raw[shifts[0] :][: count * kind.itemsize].view(kind)
+    guarded = np.full(count * kind.itemsize + 160, 0xA5, np.uint8)
+    inside = slice(shifts[1] + 8, shifts[1] + 8 + count * kind.itemsize)
+    view = source.reshape(extents).transpose(axes)
+    strides = [step // kind.itemsize for step in view.strides]
+    packed = [int(np.prod(view.shape[at + 1 :])) for at in range(view.ndim)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numba_copies, "STAGED_BYTES", staged)
+        run = FAMILIES["numba"].copy(view.shape, strides, packed, dtype, dtype)
+    run(source, 0, guarded[inside].view(kind), 0)
+    wanted = np.ascontiguousarray(view).reshape(-1).view(np.uint8)
+    np.testing.assert_array_equal(guarded[inside], wanted)
+    guarded[inside] = 0xA5
+    assert (guarded == 0xA5).all()
+
+
+@pytest.mark.parametrize("extents", [(1 << 21,), (3, 700_000), (640, 51, 67), (1031, 1033)])
+def test_large_copies(extents: tuple[int, ...]) -> None:
+    """Targets beyond the cache, which are copied in another way, by all threads."""
+    source = np.random.default_rng(0).random(extents, np.float32)
+    for axes in itertools.permutations(range(len(extents))):
+        for sign in (1, -1):
+            view = source[::sign].transpose(axes)
+            target = np.zeros(view.shape, np.float32)
+            flat, origin = flatten(view)
+            steps = [[step // 4 for step in x.strides] for x in (view, target)]
+            run = FAMILIES["numba"].copy(view.shape, *steps, "float32", "float32")
+            run(flat, origin, target.reshape(-1), 0)
+            np.testing.assert_array_equal(target, view)
 
 
 @families

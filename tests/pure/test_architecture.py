@@ -22,7 +22,7 @@ LEVELS = (
     {"planner"},
     {"run.explain", "run.workers", "run.blas_threads", "run.host_views"},
     {"run.memory", "run.host_operators", "run.host_kernels", "run.numba_tools"},
-    {"run.steps", "run.numpy_kernels", "run.numba_rows"},
+    {"run.steps", "run.numpy_kernels", "run.numba_rows", "run.numba_copies"},
     {"run.numba_reductions"},
     {"run.numba_kernels"},
     {"run.kernel_families", "run.host_finish", "run.host_panels"},

@@ -1,0 +1,760 @@
+"""Compiled copies of strided memory: how a copy is blocked, and the loops that move its blocks.
+
+Copies address bytes: only the width of an element is compiled, not its type.
+"""
+
+from collections.abc import Callable, Sequence
+from math import ceil, prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import types
+
+from contract.run.host_views import Array
+from contract.run.numba_tools import compiled, emitted
+
+__all__ = ["WIDTHS", "Region", "copy_region"]
+
+LINE = 64
+# Blocks of a copy, bytes. Memory is read and written at full speed in runs of about a quarter of
+# a page; shorter runs each wait for a line and, without huge pages, for a page's address.
+# Measured on a Cascade Lake with 1 MiB of second-level cache, which holds a staged block.
+SOURCE_RUN = 256
+STAGED_BLOCK = 1 << 18
+LONGEST_RUN = 1 << 12
+TARGET_RUN = 1024
+SHORTEST_COUNTED = 768  # shorter target runs leave no more of the buffer to the source
+SOURCE_SHARE = 0.5  # of the target's run that is enough for the source's
+STAGED_BYTES = 1 << 22  # smaller targets stay in cache, where staging only adds work
+LONGEST_ELEMENT = 256  # longer runs are copied one by one
+AHEAD = 2  # tiles between asking for lines and reading them
+FAR_AHEAD = 4  # the same where source runs are shorter than the processor foresees
+FORESEEN_RUN = 900
+ALIGNED_RUN = 512
+REACH = 1024  # bytes between asking for lines and writing them
+ROW_BYTES = 1 << 13  # of a contiguous run copied as one
+REGION_BYTES = 1 << 12  # of the two innermost loops of other copies
+
+
+# A value of the type whose width is copied, and how many of them a row of a tile holds: a whole
+# line where the registers suffice for a square of such rows.
+_KINDS: dict[int, Any] = {
+    1: np.uint8(0),
+    2: np.uint16(0),
+    4: np.uint32(0),
+    8: np.uint64(0),
+    16: np.complex128(0),
+}
+_LANES = {1: 16, 2: 16, 4: 16, 8: 8, 16: 4}
+WIDTHS = frozenset(_KINDS)
+
+
+# --- how a copy is blocked --------------------------------------------------------------------
+
+
+class _Dim(NamedTuple):
+    """One loop: extent and the bytes a step moves in source and target."""
+
+    extent: int
+    source: int
+    target: int
+
+    @property
+    def nearness(self) -> int:
+        """The nearer a loop is in either memory, the further inside it runs."""
+        return min(abs(self.source) or 1 << 62, abs(self.target))
+
+
+class _Blocks(NamedTuple):
+    """Loops of ``pieces`` blocks of ``block`` steps; the last one starts ``clip`` steps early."""
+
+    pieces: int
+    block: int
+    clip: int
+
+    @classmethod
+    def of(cls, extent: int, most: int, grain: int = 1) -> "_Blocks":
+        """Blocks of about equal size, at most ``most`` long, multiples of ``grain``."""
+        block = ceil(extent / ceil(extent / max(most, 1)))
+        block = min(ceil(block / grain) * grain, extent)
+        count = ceil(extent / block)
+        return cls(count, block, count * block - extent)
+
+    def loop(self, dim: _Dim) -> tuple[int, ...]:
+        """The row of the table of outer loops."""
+        step_s, step_t = self.block * dim.source, self.block * dim.target
+        return self.pieces, step_s, step_t, self.clip * dim.source, self.clip * dim.target
+
+
+class Region(NamedTuple):
+    """The innermost part of a copy and the loops around it."""
+
+    kernel: Callable[..., None]
+    what: Any  # the kind of an element, two kinds, or the bytes of a run
+    first: Array  # where the kernel finds the elements of one place
+    second: Array
+    loops: Array  # where: extent, steps and clips of source and target
+    units: int
+    unit_bytes: int
+
+
+def copy_region(
+    extents: Sequence[int],
+    source: Sequence[int],
+    target: Sequence[int],
+    one: np.dtype[Any],
+    two: np.dtype[Any],
+) -> tuple[Region, int, int]:
+    """How to copy from type ``one`` to ``two``, and bytes to add to the two offsets."""
+    dims, shift_s, shift_t = _dims(extents, source, target, (one.itemsize, two.itemsize))
+    if one == two:
+        return _byte_region(dims, one.itemsize), shift_s, shift_t
+    return _element_region(dims, (one.type(0), two.type(0))), shift_s, shift_t
+
+
+def _dims(
+    extents: Sequence[int], source: Sequence[int], target: Sequence[int], sizes: tuple[int, int]
+) -> tuple[list[_Dim], int, int]:
+    """Loops in bytes by increasing target stride, all positive there, and the two start shifts."""
+    dims = []
+    shift_s = shift_t = 0
+    for n, s, t in zip(extents, source, target, strict=True):
+        if n == 1:
+            continue
+        s, t = int(s) * sizes[0], int(t) * sizes[1]
+        if t < 0:
+            shift_s, shift_t = shift_s + s * (n - 1), shift_t + t * (n - 1)
+            s, t = -s, -t
+        dims.append(_Dim(n, s, t))
+    return _fused(dims), shift_s, shift_t
+
+
+def _fused(dims: list[_Dim]) -> list[_Dim]:
+    """Dimensions contiguous in source and target made one, by increasing target stride."""
+    result: list[_Dim] = []
+    for dim in sorted(dims, key=lambda dim: (dim.target, abs(dim.source))):
+        if result:
+            n, s, t = result[-1]
+            if dim.source == s * n and dim.target == t * n:
+                result[-1] = _Dim(n * dim.extent, s, t)
+                continue
+        result.append(dim)
+    return result
+
+
+def _loop_table(
+    rows: list[tuple[int, ...]], innermost: tuple[int, ...] | None = None
+) -> tuple[Array, int]:
+    """Outer loops, the innermost first, and how many places they visit."""
+    rows = [row for row in rows if row[0] > 1] or [(1, 0, 0, 0, 0)]
+
+    def nearness(row: tuple[int, ...]) -> int:
+        return -1 if row == innermost else _Dim(*row[:3]).nearness
+
+    return np.array(sorted(rows, key=nearness), np.int64), prod(row[0] for row in rows)
+
+
+def _byte_region(dims: list[_Dim], width: int) -> Region:
+    """The best way to copy elements of ``width`` bytes."""
+    if dims and dims[0].source == dims[0].target == width:
+        first, dims = dims[0], dims[1:]
+        blocks = _Blocks.of(first.extent, max(ROW_BYTES // width, 1))
+        width *= blocks.block
+        if blocks.pieces > 1 or width > LONGEST_ELEMENT:
+            return _run_region(dims, width, [blocks.loop(first)])
+    if (region := _rectangle_region(dims, width)) is not None:
+        return region
+    if width in _KINDS:
+        return _element_region(dims, (_KINDS[width], _KINDS[width]))
+    return _run_region(dims, width, [])
+
+
+def _rectangle_region(dims: list[_Dim], width: int) -> Region | None:
+    """Rectangles of long runs on both sides, or None where there are no such runs."""
+    p = next((dim for dim in dims if dim.source == width), None)
+    q = next((dim for dim in dims if dim.target == width), None)
+    if p is None or q is None or p is q:
+        return None
+    staged = width * prod(dim.extent for dim in dims) >= STAGED_BYTES
+    lanes = _LANES.get(width, 1)
+    if staged:
+        ps, qs, p_blocks, q_blocks = _staged_blocks(dims, p, q, width)
+    else:
+        most_p, most_q = SOURCE_RUN // width, TARGET_RUN // width
+        ps, qs = _runs(dims, p, q, (most_p, most_q), most_p / most_q)
+        p_blocks, q_blocks = _last_blocks(ps, most_p, lanes), _last_blocks(qs, most_q, lanes)
+    to, at = _offsets_of(ps, p_blocks.block, 2), _offsets_of(qs, q_blocks.block, 1)
+    if min(to.size, at.size) < lanes:
+        return None
+    rest = [_Blocks(dim.extent, 1, 0).loop(dim) for dim in dims if dim not in (*ps, *qs)]
+    # The ends of long runs in the target share lines: the next run is written while they are near,
+    # except where the runs of the source lie closer together.
+    q_loop = q_blocks.loop(qs[-1])
+    innermost = q_loop if staged and abs(q.source) >= p.target else None
+    loops, units = _loop_table([p_blocks.loop(ps[-1]), q_loop, *rest], innermost)
+    # An odd number of lines between its rows spreads the buffer over the sets of the cache.
+    pitch = (at.size * width // LINE + 1 | 1) * LINE if staged else 0
+    kernel = transpose_tiles if width in _KINDS else transpose_runs
+    what = (_KINDS.get(width, width), pitch)
+    return Region(kernel, what, at, to, loops, units, to.size * at.size * width)
+
+
+def _staged_blocks(
+    dims: list[_Dim], p: _Dim, q: _Dim, width: int
+) -> tuple[list[_Dim], list[_Dim], _Blocks, _Blocks]:
+    """The dimensions of long runs in source and target, and the blocks of the last one of each.
+
+    Runs in the target reach about TARGET_RUN, as what is written there is read as well; runs in
+    the source take what is left of the buffer.
+    """
+    lanes, enough = _LANES.get(width, 1), TARGET_RUN // width
+    most = STAGED_BLOCK // TARGET_RUN
+    ps, qs = _runs(dims, p, q, (min(most, LONGEST_RUN // width), enough), SOURCE_SHARE)
+    inner, extent = prod(dim.extent for dim in qs[:-1]), qs[-1].extent
+    steps = ceil(0.9 * enough / inner)
+    if extent <= 1.5 * steps:  # halves would be shorter than that is longer
+        steps = extent
+    q_blocks = _Blocks.of(extent, steps, lanes if inner == 1 else 1)
+    run = inner * q_blocks.block * width
+    most = STAGED_BLOCK // max(run, SHORTEST_COUNTED)
+    return ps, qs, _last_blocks(ps, min(most, LONGEST_RUN // width), lanes), q_blocks
+
+
+def _runs(
+    dims: list[_Dim], p: _Dim, q: _Dim, most: tuple[int, int], share: float
+) -> tuple[list[_Dim], list[_Dim]]:
+    """``p`` and ``q``, each with the dimensions that continue it in source or target memory.
+
+    Dimensions are added until a run is ``most`` long. One that could continue both goes to the
+    source where its run is shorter than ``share`` of the target's.
+    """
+    ps, qs = [p], [q]
+    while True:
+        size_p, size_q = prod(dim.extent for dim in ps), prod(dim.extent for dim in qs)
+        rest = [dim for dim in dims if dim not in (*ps, *qs)]
+        next_p = [dim for dim in rest if dim.source == p.source * size_p and size_p < most[0]]
+        next_q = [dim for dim in rest if dim.target == q.target * size_q and size_q < most[1]]
+        if next_p and (not next_q or size_p <= size_q * share):
+            ps.append(next_p[0])
+        elif next_q:
+            qs.append(next_q[0])
+        else:
+            return ps, qs
+
+
+def _last_blocks(chain: list[_Dim], most: int, lanes: int) -> _Blocks:
+    """Blocks of the last dimension of a run, the others staying whole."""
+    inner = prod(dim.extent for dim in chain[:-1])
+    return _Blocks.of(chain[-1].extent, max(most // inner, 1), lanes if inner == 1 else 1)
+
+
+def _offsets_of(chain: list[_Dim], block: int, side: int) -> Array:
+    """Where each element of a run lies on the other side."""
+    offsets = np.zeros(1, np.int64)
+    for at, dim in enumerate(chain):
+        extent = block if at == len(chain) - 1 else dim.extent
+        offsets = (np.arange(extent, dtype=np.int64)[:, None] * dim[side] + offsets).ravel()
+    return offsets
+
+
+def _run_region(dims: list[_Dim], run: int, rows: list[tuple[int, ...]]) -> Region:
+    """Runs of ``run`` bytes, two loops of them at a time; large targets in the order of memory."""
+    size = run * prod(dim.extent for dim in dims) * prod(row[0] for row in rows)
+    far = run >= LINE and size >= STAGED_BYTES
+    if far and dims:
+        blocks = _Blocks.of(dims[0].extent, max(ROW_BYTES // run, 1))
+        two = np.array([(blocks.block, dims[0].source, dims[0].target), (1, 0, 0)], np.int64)
+        rest = [blocks.loop(dims[0]), *(_Blocks(dim.extent, 1, 0).loop(dim) for dim in dims[1:])]
+    else:
+        two, rest = _two_loops(dims, max(REGION_BYTES // run, 1))
+    loops, units = _loop_table(rows + rest)
+    kernel = copy_far_runs if far else copy_runs
+    return Region(kernel, run, two, two[:0], loops, units, run * int(two[0, 0] * two[1, 0]))
+
+
+def _element_region(dims: list[_Dim], kinds: tuple[Any, Any]) -> Region:
+    """Single elements, each loaded, converted and stored."""
+    width: int = kinds[1].itemsize
+    two, rest = _two_loops(dims, REGION_BYTES // width)
+    loops, units = _loop_table(rest)
+    size = width * int(two[0, 0] * two[1, 0])
+    return Region(copy_elements, kinds, two, two[:0], loops, units, size)
+
+
+def _two_loops(dims: list[_Dim], most: int) -> tuple[Array, list[tuple[int, ...]]]:
+    """The two innermost loops, blocked, the longer one first, and the loops around them.
+
+    They are the fastest of the target and of the source, so that both use whole lines.
+    """
+    if not dims:
+        return np.array([(1, 0, 0), (1, 0, 0)], np.int64), []
+    q = dims[0]
+    others = sorted(dims[1:], key=lambda dim: abs(dim.source) or 1 << 62)
+    p = others[0] if others else _Dim(1, 0, 0)
+    same = abs(q.source) <= abs(p.source) or not others
+    side = most if same else max(int(most**0.5), most // p.extent)
+    q_blocks = _Blocks.of(q.extent, side)
+    p_blocks = _Blocks.of(p.extent, max(most // q_blocks.block, 1))
+    two = [(q_blocks.block, q.source, q.target), (p_blocks.block, p.source, p.target)]
+    if p_blocks.block > 4 * q_blocks.block:
+        two.reverse()
+    rest = [_Blocks(dim.extent, 1, 0).loop(dim) for dim in dims[1:] if dim is not p]
+    return np.array(two, np.int64), [q_blocks.loop(q), p_blocks.loop(p), *rest]
+
+
+# --- instructions ---------------------------------------------------------------------------
+
+
+@emitted
+def _convert(context: Any, kinds: Any, source: Any, target: Any) -> Any:
+    """Load a value at one address, convert it, store it at another; aligned or not."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        one, two = (codegen.get_value_type(kind) for kind in kinds)
+        value = builder.load(builder.inttoptr(arguments[1], one.as_pointer()), align=1)
+        value = codegen.cast(builder, value, kinds[0], kinds[1])
+        builder.store(value, builder.inttoptr(arguments[2], two.as_pointer()), align=1)
+        return codegen.get_dummy_value()
+
+    return types.void(kinds, types.intp, types.intp), write
+
+
+@emitted
+def _move(context: Any, width: Any, source: Any, target: Any) -> Any:
+    """Move a literal number of bytes through one register."""
+    size = width.literal_value
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        element: Any = ir.IntType(8 * size)
+        if size > 8:
+            element = ir.VectorType(ir.IntType(64), size // 8)
+        origin = builder.inttoptr(arguments[1], element.as_pointer())
+        place = builder.inttoptr(arguments[2], element.as_pointer())
+        builder.store(builder.load(origin, align=1), place, align=1)
+        return codegen.get_dummy_value()
+
+    return types.void(width, types.intp, types.intp), write
+
+
+@emitted
+def _size(context: Any, kind: Any) -> Any:
+    """Bytes of an element of type ``kind``."""
+    return _constant(kind, kind.bitwidth // 8)
+
+
+@emitted
+def _lanes(context: Any, kind: Any) -> Any:
+    """Rows of a tile of elements of type ``kind``."""
+    return _constant(kind, _LANES[kind.bitwidth // 8])
+
+
+def _constant(kind: Any, value: int) -> Any:
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return codegen.get_constant(types.intp, value)
+
+    return types.intp(kind), write
+
+
+@emitted
+def _transpose(context: Any, kind: Any, source: Any, at: Any, target: Any, to: Any) -> Any:
+    """target[to[j] + i] = source[at[i] + j] on one tile; ``at`` and ``to`` are addresses.
+
+    log2(lanes) rounds of interleaving row i with row i + lanes/2 transpose a square.
+    """
+    width = kind.bitwidth // 8
+    lanes = _LANES[width]
+    pieces = max(1, width // 8)  # LLVM shuffles elements of up to 8 bytes
+    vector = ir.VectorType(ir.IntType(8 * width // pieces), lanes * pieces)
+
+    def places(builder: Any, base: Any, offsets: Any) -> list[Any]:
+        word = ir.IntType(64)
+        table = builder.inttoptr(offsets, word.as_pointer())
+        steps = [builder.gep(table, [ir.Constant(word, i)]) for i in range(lanes)]
+        sums = [builder.add(base, builder.load(step)) for step in steps]
+        return [builder.inttoptr(each, vector.as_pointer()) for each in sums]
+
+    def interleaved(builder: Any, one: Any, two: Any, begin: int) -> Any:
+        order = [
+            (at // 2 + begin + (at % 2) * lanes) * pieces + piece
+            for at in range(lanes)
+            for piece in range(pieces)
+        ]
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), lanes * pieces), order)
+        return builder.shuffle_vector(one, two, mask)
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, s, at, t, to = arguments
+        half = lanes // 2
+        rows = [builder.load(place, align=1) for place in places(builder, s, at)]
+        for _ in range(lanes.bit_length() - 1):
+            pairs = list(zip(rows[:half], rows[half:], strict=True))
+            rows = [interleaved(builder, *pair, begin) for pair in pairs for begin in (0, half)]
+        for row, place in zip(rows, places(builder, t, to), strict=True):
+            builder.store(row, place, align=1)
+        return codegen.get_dummy_value()
+
+    return types.void(kind, *[types.intp] * 4), write
+
+
+@emitted
+def _fetch_tile(context: Any, kind: Any, cache: Any, source: Any, at: Any) -> Any:
+    """Ask for the lines a tile will read: its rows lie on pages the processor does not foresee.
+
+    ``cache`` is the literal level that they are brought to, 1 or 2.
+    """
+    lanes = _LANES[kind.bitwidth // 8]
+    keep = 4 - cache.literal_value
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = ir.IntType(64)
+        table = builder.inttoptr(arguments[3], word.as_pointer())
+        for i in range(lanes):
+            step = builder.load(builder.gep(table, [ir.Constant(word, i)]))
+            _prefetch(builder, builder.add(arguments[2], step), writes=0, keep=keep)
+        return codegen.get_dummy_value()
+
+    return types.void(kind, cache, types.intp, types.intp), write
+
+
+@emitted
+def _fetch_line(context: Any, address: Any) -> Any:
+    """Ask for a line that will be written."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _prefetch(builder, arguments[0], writes=1, keep=3)
+        return codegen.get_dummy_value()
+
+    return types.void(types.intp), write
+
+
+@emitted
+def _fetch_source(context: Any, address: Any) -> Any:
+    """Ask for a line that will be read, into the second cache."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _prefetch(builder, arguments[0], writes=0, keep=2)
+        return codegen.get_dummy_value()
+
+    return types.void(types.intp), write
+
+
+def _prefetch(builder: Any, address: Any, writes: int, keep: int) -> None:
+    byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+    fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+    data = 1
+    hints = (ir.Constant(flag, hint) for hint in (writes, keep, data))
+    builder.call(fetch, [builder.inttoptr(address, byte), *hints])
+
+
+# --- copies ---------------------------------------------------------------------------
+
+
+@compiled
+def _place(loops: Array, unit: int, index: Array) -> tuple[int, int]:
+    """Set ``index`` to the unit's place in the loops; its two offsets."""
+    s = t = 0
+    for at in range(loops.shape[0]):
+        index[at] = unit % loops[at, 0]
+        unit //= loops[at, 0]
+        last = 1 if index[at] == loops[at, 0] - 1 else 0
+        s += index[at] * loops[at, 1] - last * loops[at, 3]
+        t += index[at] * loops[at, 2] - last * loops[at, 4]
+    return s, t
+
+
+@compiled
+def _advance(loops: Array, index: Array, s: int, t: int) -> tuple[int, int]:
+    """The offsets of the next unit."""
+    for at in range(loops.shape[0]):
+        index[at] += 1
+        left = loops[at, 0] - index[at]
+        if left > 0:
+            last = 1 if left == 1 else 0
+            s += loops[at, 1] - last * loops[at, 3]
+            t += loops[at, 2] - last * loops[at, 4]
+            break
+        index[at] = 0
+        s -= (loops[at, 0] - 1) * loops[at, 1] - loops[at, 3]
+        t -= (loops[at, 0] - 1) * loops[at, 2] - loops[at, 4]
+    return s, t
+
+
+@compiled
+def _move_run(s: int, t: int, run: int) -> None:
+    """``run`` bytes, the last piece overlapping the one before it."""
+    if run >= 64:
+        for at in range(0, run - 63, 64):
+            _move(64, s + at, t + at)
+        _move(64, s + run - 64, t + run - 64)
+    elif run >= 32:
+        _move(32, s, t)
+        _move(32, s + run - 32, t + run - 32)
+    elif run >= 16:
+        _move(16, s, t)
+        _move(16, s + run - 16, t + run - 16)
+    elif run >= 8:
+        _move(8, s, t)
+        _move(8, s + run - 8, t + run - 8)
+    elif run >= 4:
+        _move(4, s, t)
+        _move(4, s + run - 4, t + run - 4)
+    else:
+        for at in range(run):
+            _move(1, s + at, t + at)
+
+
+@compiled
+def copy_runs(
+    run: int,
+    source: Array,
+    s0: int,
+    target: Array,
+    t0: int,
+    two: Array,
+    _: Array,
+    loops: Array,
+    begin: int,
+    end: int,
+) -> None:
+    """target = source for units begin..end; a unit is two loops of runs of bytes."""
+    index = np.zeros(loops.shape[0], np.int64)
+    s, t = _place(loops, begin, index)
+    s, t = s + s0 + source.ctypes.data, t + t0 + target.ctypes.data
+    n, si, ti = two[0, 0], two[0, 1], two[0, 2]
+    for _unit in range(begin, end):
+        for j in range(two[1, 0]):
+            a, b = s + j * two[1, 1], t + j * two[1, 2]
+            for i in range(n):
+                _move_run(a + i * si, b + i * ti, run)
+        s, t = _advance(loops, index, s, t)
+
+
+@compiled
+def copy_far_runs(
+    run: int,
+    source: Array,
+    s0: int,
+    target: Array,
+    t0: int,
+    two: Array,
+    _: Array,
+    loops: Array,
+    begin: int,
+    end: int,
+) -> None:
+    """The same in memory far away: a unit is one loop of runs, which are asked for early."""
+    index = np.zeros(loops.shape[0], np.int64)
+    s, t = _place(loops, begin, index)
+    s, t = s + s0 + source.ctypes.data, t + t0 + target.ctypes.data
+    n, si, ti = two[0, 0], two[0, 1], two[0, 2]
+    early = max(REACH // run, 1)
+    for _unit in range(begin, end):
+        s1, t1 = _advance(loops, index, s, t)
+        for i in range(n):
+            ahead = i + early
+            a, b = (s, t) if ahead < n else (s1 - n * si, t1 - n * ti)
+            _fetch_run(a + ahead * si, min(run, REACH))
+            _write_run(s + i * si, t + i * ti, run, b + ahead * ti)
+        s, t = s1, t1
+
+
+@compiled
+def _fetch_run(s: int, run: int) -> None:
+    for at in range(0, run, LINE):
+        _fetch_source(s + at)
+
+
+@compiled
+def copy_elements(
+    kinds: Any,
+    source: Array,
+    s0: int,
+    target: Array,
+    t0: int,
+    two: Array,
+    _: Array,
+    loops: Array,
+    begin: int,
+    end: int,
+) -> None:
+    """The same with single elements, converted."""
+    index = np.zeros(loops.shape[0], np.int64)
+    s, t = _place(loops, begin, index)
+    s, t = s + s0 + source.ctypes.data, t + t0 + target.ctypes.data
+    n, si, ti = two[0, 0], two[0, 1], two[0, 2]
+    one, other = _size(kinds[0]), _size(kinds[1])
+    for _unit in range(begin, end):
+        for j in range(two[1, 0]):
+            a, b = s + j * two[1, 1], t + j * two[1, 2]
+            if si == one and ti == other:
+                for i in range(n):
+                    _convert(kinds, a + i * one, b + i * other)
+            elif ti == other:
+                for i in range(n):
+                    _convert(kinds, a + i * si, b + i * other)
+            else:
+                for i in range(n):
+                    _convert(kinds, a + i * si, b + i * ti)
+        s, t = _advance(loops, index, s, t)
+
+
+@compiled
+def transpose_tiles(
+    what: Any,
+    source: Array,
+    s0: int,
+    target: Array,
+    t0: int,
+    at: Array,
+    to: Array,
+    loops: Array,
+    begin: int,
+    end: int,
+) -> None:
+    """The same where source and target have different fastest dimensions.
+
+    A unit is a rectangle: ``at[i]`` bytes on in the source and i elements on in the target, j
+    elements on in the source and ``to[j]`` bytes on in the target. With a pitch it is first
+    transposed into a buffer of such rows, then written row by row: long runs, page by page.
+    """
+    kind, pitch = what
+    index = np.zeros(loops.shape[0], np.int64)
+    s, t = _place(loops, begin, index)
+    s, t = s + s0 + source.ctypes.data, t + t0 + target.ctypes.data
+    buffer = np.empty(to.size * pitch, np.uint8)
+    rows = np.arange(to.size) * pitch
+    far = to.size >= FAR_AHEAD * _lanes(kind) and to.size * _size(kind) < FORESEEN_RUN
+    for _ in range(begin, end):
+        s1, t1 = _advance(loops, index, s, t)
+        if pitch == 0:
+            _rectangle(kind, s, at, t, to)
+        else:
+            if far:
+                _far_rectangle(kind, s, at, buffer.ctypes.data, rows, s1)
+            else:
+                _rectangle(kind, s, at, buffer.ctypes.data, rows)
+            _write_rows(buffer.ctypes.data, pitch, t, to, at.size * _size(kind), t1)
+        s, t = s1, t1
+    buffer[:1], rows[:1] = 0, 0  # Numba frees an array after its last use by name
+
+
+@compiled
+def transpose_runs(
+    what: Any,
+    source: Array,
+    s0: int,
+    target: Array,
+    t0: int,
+    at: Array,
+    to: Array,
+    loops: Array,
+    begin: int,
+    end: int,
+) -> None:
+    """The same with short runs of bytes for elements."""
+    run, pitch = what
+    index = np.zeros(loops.shape[0], np.int64)
+    s, t = _place(loops, begin, index)
+    s, t = s + s0 + source.ctypes.data, t + t0 + target.ctypes.data
+    buffer = np.empty(to.size * pitch, np.uint8)
+    for _ in range(begin, end):
+        s1, t1 = _advance(loops, index, s, t)
+        for i in range(at.size):
+            if pitch > 0:
+                _gather_runs(s + at[i], buffer.ctypes.data + i * run, pitch, to.size, run)
+            else:
+                for j in range(to.size):
+                    _move_run(s + at[i] + j * run, t + i * run + to[j], run)
+        if pitch > 0:
+            _write_rows(buffer.ctypes.data, pitch, t, to, at.size * run, t1)
+        s, t = s1, t1
+    buffer[:1] = 0  # Numba frees an array after its last use by name
+
+
+@compiled
+def _gather_runs(s: int, t: int, pitch: int, count: int, run: int) -> None:
+    for j in range(count):
+        _move_run(s + j * run, t + j * pitch, run)
+
+
+@compiled
+def _rectangle(kind: Any, s: int, at: Array, t: int, to: Array) -> None:
+    """Tiles that cover a rectangle; the last ones overlap those before them."""
+    lanes, width = _lanes(kind), _size(kind)
+    last_i, last_j = at.size - lanes, to.size - lanes
+    ats, tos = at.ctypes.data, to.ctypes.data
+    for i in range(0, at.size, lanes):
+        i0 = min(i, last_i)
+        for j in range(0, to.size, lanes):
+            next_i, next_j = i0, j + AHEAD * lanes
+            if next_j >= to.size:
+                next_i, next_j = min(i + lanes, last_i), min(next_j - to.size, last_j)
+            _fetch_tile(kind, 1, s + next_j * width, ats + 8 * next_i)
+            j0 = min(j, last_j)
+            _transpose(kind, s + j0 * width, ats + 8 * i0, t + i0 * width, tos + 8 * j0)
+
+
+@compiled
+def _far_rectangle(kind: Any, s: int, at: Array, t: int, to: Array, following: int) -> None:
+    """The same from short runs: lines are asked for earlier, as more than the first cache holds."""
+    lanes, width = _lanes(kind), _size(kind)
+    last_i, last_j = at.size - lanes, to.size - lanes
+    ats, tos = at.ctypes.data, to.ctypes.data
+    for i in range(0, at.size, lanes):
+        i0 = min(i, last_i)
+        for j in range(0, to.size, lanes):
+            base, next_i, next_j = s, i0, j + FAR_AHEAD * lanes
+            if next_j >= to.size:
+                next_i, next_j = min(i + lanes, last_i), min(next_j - to.size, last_j)
+                if i + lanes >= at.size:
+                    base, next_i = following, 0
+            _fetch_tile(kind, 2, base + next_j * width, ats + 8 * next_i)
+            j0 = min(j, last_j)
+            _transpose(kind, s + j0 * width, ats + 8 * i0, t + i0 * width, tos + 8 * j0)
+
+
+@compiled
+def _write_rows(s: int, pitch: int, t: int, to: Array, run: int, following: int) -> None:
+    """Rows of the buffer to memory, asking early for the lines of the next row.
+
+    ``following`` is where the next buffer will go.
+    """
+    for j in range(to.size):
+        ahead = t + to[j + 1] if j + 1 < to.size else following + to[0]
+        for at in range(0, run, LINE):
+            _fetch_line(ahead + at)
+        if run >= ALIGNED_RUN:
+            _fetch_line(ahead + run - 1)
+            _move_aligned(s + j * pitch, t + to[j], run)
+        else:
+            _move_run(s + j * pitch, t + to[j], run)
+
+
+@compiled
+def _move_aligned(s: int, t: int, run: int) -> None:
+    """Move at least a line: stores within lines cost half of those that straddle two."""
+    last = run - LINE
+    _move(64, s, t)
+    for at in range(-t & (LINE - 1), last, LINE):
+        _move(64, s + at, t + at)
+    _move(64, s + last, t + last)
+
+
+@compiled
+def _write_run(s: int, t: int, run: int, following: int) -> None:
+    """Move ``run`` bytes, asking early for lines of the run and of a following one."""
+    for at in range(0, min(run, REACH), LINE):
+        _fetch_line(following + at)
+    last, far = run - LINE, run - REACH
+    _move(64, s, t)
+    begin = -t & (LINE - 1)
+    for at in range(begin, far, LINE):
+        _fetch_line(t + at + REACH)
+        _move(64, s + at, t + at)
+    if far > begin:
+        begin += (far - begin + LINE - 1) // LINE * LINE
+    for at in range(begin, last, LINE):
+        _move(64, s + at, t + at)
+    _move(64, s + last, t + last)
