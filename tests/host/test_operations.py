@@ -368,6 +368,16 @@ def test_mixed_types_of_the_tables() -> None:
         assert_close(out, wide(x) * wide(c).T)
 
 
+def test_halves_of_both_kinds_meet_in_float32() -> None:
+    x, y = np.full(3, 3, "f2"), np.full(3, 0.5, ml_dtypes.bfloat16)
+    for found in (
+        ct.contract("a,a->a", x, y),
+        ct.elementwise_binary("a,a->a", x, y, op="mul"),
+    ):
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found, np.full(3, 1.5))
+
+
 @families
 @pytest.mark.parametrize("shape", [(3, 4), (200, 300)])
 def test_in_place(family: str, shape: tuple[int, int]) -> None:
