@@ -228,7 +228,7 @@ def rule(family: Family, types: Sequence[str], dtype: str, requested: ComputeTyp
     supported.
     """
     legal = COMPUTE_TYPES[family].get(dtype, ())
-    if len({is_complex(each) for each in types}) == 2:
+    if len({is_complex(each) for each in (*types, dtype)}) == 2:
         legal = legal[:1]
     if requested is not None and requested not in legal:
         supported = ", ".join(kind.value for kind in legal) or "none (the type computes in itself)"

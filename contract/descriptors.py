@@ -262,7 +262,7 @@ def _find_rule(
         raise UnsupportedTypeError(
             f"C has the type of D: they have {addend.tensor.dtype} and {result}."
         )
-    found = rule(family, (*inputs, common), common, operation.compute)
+    found = rule(family, inputs, common, operation.compute)
     object.__setattr__(operation, "rule", found)
     object.__setattr__(operation, "dtype", common)
     object.__setattr__(operation, "compute", found.compute)
