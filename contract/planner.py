@@ -260,7 +260,7 @@ class _Builder:
         """One step; with padding every mode stays, for the result may extend any of them."""
         if operation.padding is not None:
             modes = operation.output.modes
-            source = _undropped(0, operation.inputs[0])
+            source = self._in_its_own_type(_undropped(0, operation.inputs[0]))
             target = _undropped(self.count, operation.output)
             extents = tuple(self.extents[mode] for mode in modes)
             self._add(
@@ -275,6 +275,7 @@ class _Builder:
                 "every element read once, padding around them",
             )
             return
+        terms = [self._in_its_own_type(term) for term in terms]
         if len(terms) == 1:
             self._single(terms[0], self.target, None, scaled=True)
             return
@@ -371,7 +372,7 @@ class _Builder:
         self._add(step, "every element read once")
 
     def _in_its_own_type(self, term: Term) -> Term:
-        """A real operand of a complex product has its operator applied while it is real."""
+        """A real operand of a complex operation has its operator applied while it is real."""
         if term.operator is Operator.IDENTITY or is_complex(term.dtype):
             return term
         if not is_complex(self.accumulator):

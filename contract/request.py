@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from contract.compute import ComputeType, item_size, promoted
+from contract.compute import ComputeType, is_complex, item_size, promoted
 from contract.descriptors import (
     Contraction,
     ElementwiseOperation,
@@ -327,5 +327,10 @@ def _addend(result: Operand, dtype: np.dtype[Any], layout: Layout, operator: Ope
     if not np.can_cast(c_type, dtype, "same_kind"):
         raise UnsupportedTypeError(
             f"c of type {c_type.name} cannot be added to a result of type {dtype.name}."
+        )
+    if operator is not Operator.IDENTITY and is_complex(dtype.name) != is_complex(c_type.name):
+        raise UnsupportedTypeError(
+            f"Operator {operator.name} acts on c in the type of the result, {dtype.name}: c is "
+            f"{c_type.name}."
         )
     return Operand(describe(*layout), result.modes, operator)

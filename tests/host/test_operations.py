@@ -368,6 +368,19 @@ def test_mixed_types_of_the_tables() -> None:
         assert_close(out, wide(x) * wide(c).T)
 
 
+def test_real_operands_of_complex_operations_are_transformed_as_reals() -> None:
+    rng = np.random.default_rng(12)
+    for size in (5, 200):
+        x, c = rng.uniform(-2, 2, (size, size)), rng.random((size, size)) + 1j
+        for name, function in (("ceil", np.ceil), ("abs", np.abs)):
+            found = ct.elementwise_binary("ab,ba->ab", x, c, operators=(name, "conj"), alpha=2)
+            np.testing.assert_allclose(found, 2 * function(x) + c.conj().T)
+        found = ct.permute("ab->ba", x, operator="floor", dtype="c16", alpha=1j)
+        np.testing.assert_allclose(found, 1j * np.floor(x).T)
+    with pytest.raises(ct.UnsupportedTypeError, match="in the type of the result"):
+        ct.contract("ab,bc->ac", c, c, c=x, operators=(None, None, "ceil"))
+
+
 def test_halves_of_both_kinds_meet_in_float32() -> None:
     x, y = np.full(3, 3, "f2"), np.full(3, 0.5, ml_dtypes.bfloat16)
     for found in (
