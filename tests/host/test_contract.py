@@ -406,8 +406,7 @@ REFUSALS: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
     (("ij,jk", A, B), {"memory_limit": -1}, ct.InvalidValueError, "-1"),
     (("ij,jk", A, B), {"memory_limit": "much"}, ct.InvalidValueError, "'much'"),
     (("i", np.array(["x"])), {}, ct.UnsupportedTypeError, "str"),
-    (
-        (("i", np.ones(2, object)), {"compute_type": "32F"}, TypeError, "computes in itself"),
+    (("i", np.ones(2, object)), {"compute_type": "32F"}, TypeError, "computes in itself"),
     (("ij,jk", A, B), {"optimize": "nonsense"}, ct.InvalidValueError, "'nonsense'"),
     (("ij,jk", A, B), {"optimize": 3.5}, ct.InvalidValueError, "3.5"),
     (("ij,jk", A, B), {"optimize": [(0, "x")]}, ct.InvalidValueError, "groups"),
