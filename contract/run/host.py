@@ -39,9 +39,10 @@ class LoadedPlan:
     """A plan ready to run: one function for each step, and the memory they need.
 
     ``required_workspace`` (bytes) holds temporaries and packed panels; a caller may give it.
-    Tiles of elementwise steps, ``tile_bytes``, are the handle's; small steps allocate
-    ``own_bytes`` themselves. ``product`` is there where the plan is one plain matrix product:
-    BLAS then makes the result array itself, which for small matrices is half of the time.
+    Tiles of elementwise steps, ``tile_bytes``, are the handle's; small steps and NumPy's loops
+    allocate ``own_bytes`` themselves. ``product`` is there where the plan is one plain matrix
+    product: BLAS then makes the result array itself, which for small matrices is half of the
+    time.
     """
 
     plan: Plan

@@ -31,6 +31,7 @@ TILE_BYTES = 1 << 17  # of one operand; four of them fit the cache of a core
 LINE_ELEMENTS = 64  # of a tile along the fastest dimension of every operand
 SHORT_RUN = 32  # elements; NumPy's loops cost as much as so many elements
 PARALLEL_TILES = 2  # fewer are done before a second thread has started
+NUMPY_BUFFER = 1 << 13  # elements that NumPy's loops may buffer of each operand
 SMALL_ELEMENTS = 1 << 13  # a NumPy call is done before a compiled kernel has its arguments
 
 
@@ -47,7 +48,8 @@ def prepare_elementwise(
         body = tiles.bound(slots, scalars)
         share(workers, tiles.count, PARALLEL_TILES, memory.tiles, tiles.bytes, body)
 
-    return Prepared(run, tiles=count * tiles.bytes)
+    buffers = count * 3 * NUMPY_BUFFER * tiles.dtype.itemsize
+    return Prepared(run, tiles=count * tiles.bytes, own=buffers)
 
 
 def _small(plan: Plan, step: Elementwise) -> Prepared:

@@ -28,7 +28,7 @@ class Prepared:
     """A step ready to run: ``run(slots, scalars, memory)`` with so many bytes of memory.
 
     ``tiles`` are bounded whatever the tensors' sizes, ``workspace`` is not. ``own`` are the
-    bytes that a small step allocates itself.
+    bytes that small steps and NumPy's loops allocate themselves.
     """
 
     run: Run

@@ -1,5 +1,6 @@
 """permute, reduce, elementwise_binary, elementwise_trinary, contract_trinary on arrays."""
 
+import tracemalloc
 from typing import Any
 
 import ml_dtypes
@@ -672,3 +673,42 @@ def test_a_refused_call_writes_nothing() -> None:
     with pytest.raises(ct.ContractError):
         ct.elementwise_binary("ab,ab->ba", A, A, op="pow", out=out)
     assert (out == 5).all()
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+LARGE = np.random.default_rng(13).random((300, 20, 50))
+ALLOCATING: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
+    (ct.permute, ("abc->cba", LARGE), {}),
+    (ct.permute, ("abc->cba", LARGE), {"operator": "mish", "alpha": 2}),
+    (ct.permute, ("abc->bac", LARGE), {"padding": ((1, 2),) * 3, "dtype": "f2"}),
+    (ct.permute, ("abc->cba", LARGE.astype(">f8")), {}),
+    (ct.permute, ("abc->cba", LARGE), {"operator": "abs", "dtype": "c16"}),
+    (ct.reduce, ("abc->", LARGE), {"op": "max"}),
+    (ct.reduce, ("abc->ca", LARGE), {"alpha": 3, "operators": ("sigmoid",)}),
+    (ct.reduce, ("abc->b", LARGE.astype("f2")), {"c": np.ones(20, "f2"), "beta": 2}),
+    (ct.reduce, ("abc->ab", LARGE), {"c": np.ones((300, 20)), "operators": ("exp", "swish")}),
+    (ct.elementwise_binary, ("abc,cab->bca", LARGE, LARGE.transpose(2, 0, 1).copy()), {}),
+    (ct.elementwise_binary, ("abc,b->abc", LARGE, LARGE[0, :, 0].astype("f4")), {"gamma": 3}),
+    (ct.elementwise_trinary, ("abc,c,ab->abc", LARGE, LARGE[0, 0], LARGE[:, :, 0]),
+     {"operators": ("soft_sign", None, "log"), "op_ab": "mul", "beta": 2}),
+    (ct.permute, ("ab->ba", A), {"operator": "swish", "alpha": 3}),
+    (ct.elementwise_trinary, ("ab,ab,b->ab", A, A, A[0]), {"operators": ("mish",) * 3}),
+    (ct.contract, ("abc,abd->cd", LARGE, LARGE), {"operators": ("mish", "tanh")}),
+    (ct.contract, ("abc,dbc->ad", LARGE, LARGE.astype("f4")), {"operators": ("relu", None)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(len(ALLOCATING)))
+def test_no_call_allocates_more_than_it_estimates(case: int) -> None:
+    verb, arguments, options = ALLOCATING[case]
+    with ct.Handle(threads=2) as handle:
+        verb(*arguments, handle=handle, **options)  # plans and compiles
+        call = next(iter(handle.plans._lines.values()))
+        handle.executor.pool.clear()
+        tracemalloc.start()
+        verb(*arguments, handle=handle, **options)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    small = 60_000  # Python's own objects, and NumPy's buffers for conversions
+    assert peak <= call.needed_bytes + small, f"{peak} bytes at the peak, {call.needed_bytes}"
