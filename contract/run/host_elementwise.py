@@ -28,6 +28,7 @@ from contract.run.workers import Workers
 __all__ = ["TilePass", "prepare_elementwise", "prepare_permute"]
 
 TILE_BYTES = 1 << 17  # of one operand; four of them fit the cache of a core
+PLAIN_TILE_BYTES = 1 << 21  # the same where nothing is buffered: only calls cost
 LINE_ELEMENTS = 64  # of a tile along the fastest dimension of every operand
 SHORT_RUN = 32  # elements; NumPy's loops cost as much as so many elements
 PARALLEL_TILES = 2  # fewer are done before a second thread has started
@@ -45,8 +46,8 @@ def prepare_elementwise(
     count = workers.parts(tiles.count, PARALLEL_TILES)
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
-        body = tiles.bound(slots, scalars)
-        share(workers, tiles.count, PARALLEL_TILES, memory.tiles, tiles.bytes, body)
+        total, body = tiles.bound(slots, scalars)
+        share(workers, total, PARALLEL_TILES, memory.tiles, tiles.bytes, body)
 
     buffers = count * 3 * NUMPY_BUFFER * tiles.dtype.itemsize
     return Prepared(run, tiles=count * tiles.bytes, own=buffers)
@@ -234,13 +235,18 @@ class TilePass:
             *([view.strides[at] for at in order] for view in views),
         )
         self.target = strides[0]
-        self.blocks = _blocks(self.extents, strides, self.dtype.itemsize)
-        self.grid = Blocks(self.extents, self.blocks)
-        self.count = self.grid.count
         self.sources = [
             self._operand(source, steps)
             for source, steps in zip(step.sources, strides[1:], strict=True)
         ]
+        tile = TILE_BYTES // self.dtype.itemsize
+        self.blocks = _blocks(self.extents, strides, tile)
+        self.grid = Blocks(self.extents, self.blocks)
+        self.count = self.grid.count
+        self.plain_grid: Blocks | None = None
+        if len(self.sources) <= 2 and not any(source.loaded for source in self.sources):
+            larger = tile * PLAIN_TILE_BYTES // TILE_BYTES
+            self.plain_grid = Blocks(self.extents, _blocks(self.extents, strides, larger))
         self.bytes = self._buffer_bytes()
         self.shapes: Callable[[tuple[int, ...]], list[_Shape]] = cache(self._shapes)
 
@@ -295,19 +301,24 @@ class TilePass:
 
     # --- one call -------------------------------------------------------------------------
 
-    def bound(self, slots: Sequence[Array], scalars: Scalars) -> Callable[[int, int, Cutter], None]:
-        """body(begin, end, memory): the tiles begin..end of these arrays."""
+    def bound(
+        self, slots: Sequence[Array], scalars: Scalars
+    ) -> tuple[int, Callable[[int, int, Cutter], None]]:
+        """How many tiles there are, and body(begin, end, memory) for some of them."""
         memories = [flatten(slots[source.slot]) for source in self.sources]
         target = flatten(slots[self.step.target.slot])
         factors = [None if s.scalar is None else scalars[s.scalar] for s in self.sources]
+        grid = self.grid
+        if self.plain_grid is not None and all(f is None or f == 1 for f in factors):
+            grid = self.plain_grid
 
         def body(begin: int, end: int, cutter: Cutter) -> None:
             tiles = _Tiles(self, memories, factors, cutter)
             with np.errstate(all="ignore"):
                 for at in range(begin, end):
-                    tiles.run(*self.grid.block(at), target)
+                    tiles.run(*grid.block(at), target)
 
-        return body
+        return grid.count, body
 
 
 class _Tiles:
@@ -396,9 +407,9 @@ def _runs_along(extents: Sequence[int], target: Sequence[int], strides: Sequence
 
 
 def _blocks(
-    extents: tuple[int, ...], strides: Sequence[Sequence[int]], itemsize: int
+    extents: tuple[int, ...], strides: Sequence[Sequence[int]], room: int
 ) -> tuple[int, ...]:
-    """The extents of a tile: whole lines of every operand, then inner dimensions first."""
+    """A tile of about ``room`` elements: lines of every operand, then inner dimensions first."""
     lines = set()
     for steps in strides:
         moving = [(abs(step), at) for at, step in enumerate(steps) if step]
@@ -407,5 +418,5 @@ def _blocks(
     blocks = [min(n, LINE_ELEMENTS) if at in lines else min(n, 1) for at, n in enumerate(extents)]
     for at, n in enumerate(extents):
         others = max(prod(blocks) // max(blocks[at], 1), 1)
-        blocks[at] = max(blocks[at], min(n, TILE_BYTES // itemsize // others))
+        blocks[at] = max(blocks[at], min(n, room // others))
     return tuple(max(block, 1) for block in blocks)

@@ -145,8 +145,8 @@ class _Reader:
             flat, origin = flatten(slots[self.slot])
             return (flat if flat.flags.aligned else flat.copy()), origin
         converted = cutter.take(self.count, self.dtype)
-        body = self.tiles.bound([*slots, converted], (1, 0, 0))
-        share(self.workers, self.tiles.count, 1, tiles, self.tiles.bytes, body)
+        total, body = self.tiles.bound([*slots, converted], (1, 0, 0))
+        share(self.workers, total, 1, tiles, self.tiles.bytes, body)
         return converted, 0
 
 
