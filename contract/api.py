@@ -92,6 +92,8 @@ def contract_trinary(
     """
     if type(expression) is not str:
         expression, operands = interleaved_arguments((expression, *operands))
+    if "c" in options:
+        raise InvalidValueError("The addend of contract_trinary is called d.")
     if len(operands) != 3:
         raise InvalidValueError(f"contract_trinary takes three operands: it got {len(operands)}.")
     if type(expression) is not str:

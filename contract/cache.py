@@ -20,8 +20,7 @@ class PlanCache(Generic[Value]):
     """
 
     def __init__(self, lines: int = 64) -> None:
-        if lines < 0:
-            raise InvalidValueError(f"A plan cache has 0 or more lines: {lines} were asked for.")
+        _check(lines)
         self._lock = threading.Lock()
         self._lines: OrderedDict[Hashable, Value] = OrderedDict()
         self._capacity = lines
@@ -49,8 +48,7 @@ class PlanCache(Generic[Value]):
 
     def resize(self, lines: int) -> None:
         """Change the number of lines; the least recently used go first."""
-        if lines < 0:
-            raise InvalidValueError(f"A plan cache has 0 or more lines: {lines} were asked for.")
+        _check(lines)
         with self._lock:
             self._capacity = lines
             self._evict()
@@ -67,3 +65,8 @@ class PlanCache(Generic[Value]):
         while len(self._lines) > self._capacity:
             self._lines.popitem(last=False)
             self.evictions += 1
+
+
+def _check(lines: int) -> None:
+    if not isinstance(lines, int) or lines < 0:
+        raise InvalidValueError(f"A plan cache has 0 or more lines: {lines!r} were asked for.")

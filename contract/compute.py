@@ -8,6 +8,8 @@ they compute in themselves and have no compute type.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from numbers import Number, Real
+from typing import Any
 
 from contract.errors import UnsupportedTypeError
 
@@ -18,6 +20,7 @@ __all__ = [
     "Rule",
     "accumulator",
     "has_compute_type",
+    "holds",
     "is_blas_type",
     "is_complex",
     "is_real_floating",
@@ -148,7 +151,7 @@ _REAL_FLOATING_TYPES = frozenset(
 
 def item_size(dtype: str) -> int:
     """Bytes of one element; UnsupportedTypeError names the supported types otherwise."""
-    if dtype not in _ITEM_SIZES:
+    if not isinstance(dtype, str) or dtype not in _ITEM_SIZES:
         raise UnsupportedTypeError(
             f"Data type {dtype!r} is not supported; supported are {', '.join(_ITEM_SIZES)}."
         )
@@ -168,6 +171,23 @@ def is_real_floating(dtype: str) -> bool:
 def is_blas_type(dtype: str) -> bool:
     """Whether BLAS multiplies matrices of the type."""
     return dtype in _BLAS_TYPES
+
+
+def holds(dtype: str, value: Any) -> bool:
+    """Whether a number can be stored as ``dtype`` without losing more than precision."""
+    if not isinstance(value, Number):
+        return False
+    number: Any = value
+    if is_complex(dtype) or dtype == "object":
+        return True
+    if not isinstance(value, Real):
+        return bool(number.imag == 0) and holds(dtype, number.real)
+    if is_real_floating(dtype):
+        return True
+    bits = 8 * item_size(dtype)
+    signed = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    low, high = {"b": (0, 1), "u": (0, 2**bits - 1)}.get(dtype[0], signed)
+    return bool(low <= number <= high) and bool(number == int(number))
 
 
 def has_compute_type(dtype: str) -> bool:

@@ -31,6 +31,10 @@ def convert_layout(x: Any, source: str, target: str, *, handle: Handle | None = 
         raise InvalidValueError(
             f"An array of layout {source} has {dimensions} dimensions: it has {array.ndim}."
         )
+    if group and array.shape[-1] != group:
+        raise InvalidValueError(
+            f"The last dimension of layout {source} has extent {group}: it has {array.shape[-1]}."
+        )
     small, large = sorted((group or 1, wanted_group or 1))
     if large % small:  # no common split: the channels have to be in one piece between
         plain = convert_layout(array, source, modes, handle=handle)

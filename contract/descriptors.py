@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from operator import index
 from typing import Any
 
 from contract.compute import (
@@ -10,6 +11,7 @@ from contract.compute import (
     ComputeType,
     Family,
     Rule,
+    holds,
     is_complex,
     item_size,
     promoted,
@@ -17,7 +19,7 @@ from contract.compute import (
 )
 from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.expression import parse_layout
-from contract.layout import named_layout, packed_strides, vectorised_layout
+from contract.layout import named_layout, overlaps, packed_strides, vectorised_layout
 from contract.operators import BinaryOperator, Operator, require, require_binary
 
 __all__ = [
@@ -47,12 +49,12 @@ class TensorDescriptor:
     dtype: str = "float64"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "extents", tuple(int(extent) for extent in self.extents))
+        object.__setattr__(self, "extents", _integers("extents", self.extents))
         if any(extent < 0 for extent in self.extents):
             raise InvalidValueError(f"Extents must not be negative: they are {self.extents}.")
         item_size(self.dtype)
         strides = packed_strides(self.extents) if self.strides is None else self.strides
-        object.__setattr__(self, "strides", tuple(int(stride) for stride in strides))
+        object.__setattr__(self, "strides", _integers("strides", strides))
         if len(strides) != len(self.extents):
             raise InvalidValueError(
                 f"One stride for each extent: {len(self.extents)} extents {self.extents}, "
@@ -86,6 +88,18 @@ class TensorDescriptor:
         return f"{self.dtype}[{extents}]:[{','.join(map(str, self.steps))}]"
 
 
+def _integers(name: str, values: Any) -> tuple[int, ...]:
+    try:
+        return tuple(index(value) for value in values)
+    except TypeError:
+        raise InvalidValueError(f"{name} are integers: they are {values!r}.") from None
+
+
+def _require_kind(name: str, value: Any, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise InvalidValueError(f"{name} is of type {kind.__name__}: it is {value!r}.")
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """op(T) with one mode for each dimension of the tensor; a repeated mode is a diagonal.
@@ -98,7 +112,15 @@ class Operand:
     operator: Operator = Operator.IDENTITY
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "modes", tuple(self.modes))
+        _require_kind("The tensor of an operand", self.tensor, TensorDescriptor)
+        _require_kind("The operator of an operand", self.operator, Operator)
+        try:
+            object.__setattr__(self, "modes", tuple(self.modes))
+            hash(self.modes)
+        except TypeError:
+            raise InvalidValueError(
+                f"Modes are hashable labels: they are {self.modes!r}."
+            ) from None
         if len(self.modes) != len(self.tensor.extents):
             raise InvalidValueError(
                 f"One mode for each dimension: {len(self.tensor.extents)} dimensions, "
@@ -153,7 +175,9 @@ class Reduction:
     def __post_init__(self) -> None:
         if len(self.inputs) != 1:
             raise InvalidValueError(f"A reduction has one operand: it got {len(self.inputs)}.")
+        _require_kind("The operator of a reduction", self.operator, BinaryOperator)
         _number_modes(self, "addend")
+        _require_distinct(self.output)
         _find_rule(self, Family.REDUCTION, self.addend)
         require_binary(self.operator, self.rule.accumulator)
 
@@ -164,9 +188,13 @@ class Padding:
 
     left: tuple[int, ...]
     right: tuple[int, ...]
-    value: complex = 0
+    value: complex = field(default=0, compare=False)
+    written: str = field(init=False)  # the value as it is compared: -0.0 is not 0.0, NaN is NaN
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "left", _integers("Paddings", self.left))
+        object.__setattr__(self, "right", _integers("Paddings", self.right))
+        object.__setattr__(self, "written", repr(self.value))
         if len(self.left) != len(self.right) or min((*self.left, *self.right), default=0) < 0:
             raise InvalidValueError(
                 f"Padding is 0 or more elements on both sides of each dimension: it is "
@@ -204,6 +232,8 @@ class ElementwiseOperation:
                 f"One operator between two operands: {len(self.inputs)} operands, "
                 f"{len(self.operators)} operators."
             )
+        for operator in self.operators:
+            _require_kind("The operator between operands", operator, BinaryOperator)
         _number_modes(self)
         _check_elementwise(self)
         family = Family.ELEMENTWISE if self.operators else Family.PERMUTATION
@@ -221,7 +251,14 @@ OperationDescriptor = Contraction | Reduction | ElementwiseOperation
 
 def _number_modes(operation: OperationDescriptor, *more: str) -> None:
     """Replace labels by their numbers in order of appearance, unless that has been done."""
+    operands = [*operation.inputs, operation.output]
+    operands += [operation.addend] if operation.addend is not None else []
+    for operand in operands:
+        _require_kind("An operand", operand, Operand)
     if operation.labels:
+        for mode in (mode for operand in operands for mode in operand.modes):
+            if not isinstance(mode, int) or not 0 <= mode < len(operation.labels):
+                raise InvalidValueError(f"With labels, modes count them: {mode!r} does not.")
         return
     numbers: dict[Any, int] = {}
     for operand in operation.inputs:
@@ -247,6 +284,11 @@ def _find_rule(
     operation: OperationDescriptor, family: Family, addend: Operand | None = None
 ) -> None:
     """Set the rule, and refuse types that no row of the tables has."""
+    if operation.compute is not None:
+        _require_kind("The compute type", operation.compute, ComputeType)
+    tensor = operation.output.tensor
+    if overlaps(tensor.extents, tensor.steps):
+        raise InvalidValueError(f"An output must not overlap itself: it is {tensor}.")
     inputs = [operand.tensor.dtype for operand in operation.inputs]
     result = operation.output.tensor.dtype
     given = operation.dtype
@@ -274,6 +316,8 @@ def _check_operators(operation: OperationDescriptor, addend: Operand | None) -> 
     inputs = []
     for at, operand in enumerate(operation.inputs):
         require(operand.operator, operand.tensor.dtype, f"operand {at}")
+        if operation.dtype == "object":
+            require(operand.operator, "object", f"operand {at}")
         inputs.append(_without_idle_conj(operand))
     object.__setattr__(operation, "inputs", tuple(inputs))
     if addend is not None:
@@ -291,10 +335,14 @@ def _without_idle_conj(operand: Operand) -> Operand:
     return replace(operand, operator=Operator.IDENTITY) if idle else operand
 
 
+def _require_distinct(output: Operand) -> None:
+    if len(set(output.modes)) < len(output.modes):
+        raise InvalidValueError("The modes of the result are distinct; contract writes diagonals.")
+
+
 def _check_elementwise(operation: ElementwiseOperation) -> None:
     output = operation.output
-    if len(set(output.modes)) < len(output.modes):
-        raise InvalidValueError("The modes of an elementwise result are distinct.")
+    _require_distinct(output)
     for at, operand in enumerate(operation.inputs):
         for mode in operand.modes:
             if mode not in output.modes:
@@ -309,6 +357,11 @@ def _check_elementwise(operation: ElementwiseOperation) -> None:
         raise InvalidValueError(
             f"One pair of padding for each mode of the result: {len(output.modes)} modes, "
             f"{len(padding.left)} pairs."
+        )
+    if padding is not None and not holds(output.tensor.dtype, padding.value):
+        raise InvalidValueError(
+            f"The padding's value must be a value of {output.tensor.dtype}: "
+            f"it is {padding.value!r}."
         )
 
 
@@ -335,6 +388,13 @@ class PlanPreference:
     kernel_rank: int = 0
     workspace_limit: int | None = None
     path: Hashable | Any = "auto"
+
+    def __post_init__(self) -> None:
+        _require_kind("algo", self.algo, Algo)
+        limit = self.workspace_limit
+        for name, value in (("kernel_rank", self.kernel_rank), ("workspace_limit", limit)):
+            if value is not None and (not isinstance(value, int) or value < 0):
+                raise InvalidValueError(f"{name} is an integer of 0 or more: it is {value!r}.")
 
 
 class WorkspacePreference(Enum):

@@ -1,6 +1,7 @@
 """cuTENSOR's operations beside the contraction, on arrays: permute, reduce, combine elements."""
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -180,14 +181,14 @@ def _type(dtype: Any) -> np.dtype[Any] | None:
         return None
     try:
         found: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):
         raise UnsupportedTypeError(f"dtype is a NumPy data type: it is {dtype!r}.") from None
     return found
 
 
 def _pairs(padding: Any) -> tuple[tuple[int, int], ...]:
     try:
-        pairs = tuple((int(left), int(right)) for left, right in padding)
+        pairs = tuple((index(left), index(right)) for left, right in padding)
     except (TypeError, ValueError):
         raise InvalidValueError(
             f"padding is a pair (left, right) for each mode of the result: it is {padding!r}."

@@ -102,10 +102,10 @@ def frozen(value: Any) -> Any:
 
 def beta_of(c: Any, beta: Any) -> Any:
     """beta: 1 where C is given and beta is not, 0 without C."""
+    if np.ndim(beta if beta is not None else 1):
+        raise InvalidValueError(f"beta must be a scalar number: it is {beta!r}.")
     if c is None:
         if beta is not None and beta != 0:
             raise InvalidValueError(f"beta is {beta!r}, and there is no c to scale.")
         return 0
-    if np.ndim(beta if beta is not None else 1):
-        raise InvalidValueError(f"beta must be a scalar number: it is {beta!r}.")
     return 1 if beta is None else beta

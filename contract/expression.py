@@ -222,7 +222,7 @@ def parse_layout(name: str) -> tuple[str, int]:
     """
     if name in NAMED_LAYOUTS:
         return name, 0
-    found = re.fullmatch(r"NC/([1-9][0-9]*)(D?HW)([1-9][0-9]*)", name)
+    found = re.fullmatch(r"NC/([1-9][0-9]*)(D?HW)([1-9][0-9]*)", str(name))
     if found is None or found[1] != found[3]:
         raise InvalidValueError(
             f"Unknown layout {name!r}; known are {', '.join(NAMED_LAYOUTS)} and NC/xHWx, NC/xDHWx "

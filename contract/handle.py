@@ -7,6 +7,8 @@ from itertools import count
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from contract.cache import PlanCache
 from contract.config import Settings
 from contract.descriptors import (
@@ -41,8 +43,8 @@ class Handle:
         if family not in ("auto", "numba", "numpy"):
             raise InvalidValueError(f"kernels is 'auto', 'numba' or 'numpy': it is {family!r}.")
         threads = self.settings.threads if threads is None else threads
-        if threads < 0:
-            raise InvalidValueError(f"threads must not be negative: it is {threads}.")
+        if not isinstance(threads, int) or threads < 0:
+            raise InvalidValueError(f"threads is an integer of 0 or more: it is {threads!r}.")
         self.executor = HostExecutor(family, threads)
         self.plans: PlanCache[Call] = PlanCache(cache_lines if self.settings.plan_cache else 0)
 
@@ -174,6 +176,8 @@ class Handle:
         scalars: tuple[Any, Any, Any],
         workspace: Any = None,
     ) -> None:
+        if not isinstance(plan, LoadedPlan):
+            raise InvalidValueError(f"A plan is what handle.plan returns: it is {plan!r}.")
         operation, slots = plan.plan.operation, plan.plan.slots
         if not isinstance(operation, kind) or len(inputs) != len(operation.inputs):
             raise InvalidValueError(
@@ -209,8 +213,9 @@ def _bound_addend(plan: LoadedPlan, addend: Any, beta: Any) -> Any:
     """C where it is read, None where it is not."""
     at = plan.plan.addend
     if at is None:
-        if addend is not None and beta != 0:
-            raise InvalidValueError(f"The plan reads no C, and beta is {beta!r}.")
+        elementwise = isinstance(plan.plan.operation, ElementwiseOperation)
+        if not elementwise and (np.ndim(beta) or beta != 0):
+            raise InvalidValueError(f"The plan reads no C, and beta is {beta!r}, not 0.")
         return None
     if addend is None and beta != 0:
         raise InvalidValueError(f"C is None, and beta is {beta!r}, not 0.")

@@ -155,6 +155,10 @@ def overlaps(extents: Sequence[int], strides: Sequence[int]) -> bool:
     the smaller ones; one exists if there are more indices than addresses; else the lattice of
     all d decides.
     """
+    if len(extents) != len(strides):
+        raise InvalidValueError(
+            f"One stride for each extent: {len(extents)} extents, {len(strides)} strides."
+        )
     if 0 in extents:
         return False
     dims = sorted((abs(s), n) for n, s in zip(extents, strides, strict=True) if n > 1)

@@ -167,7 +167,6 @@ class _Builder:
             self.addend = _term(self.count + 1, operation.addend, self.extents)
         self.target = _term(self.count, operation.output, self.extents)
         self.accumulator = operation.rule.accumulator
-        self.addend_only: Elementwise | None = None
         self.steps: list[Step] = []
         self.considered: list[tuple[Candidate, ...]] = []
         self.most_candidates = 1  # over all products, of the preferred algorithm
@@ -177,15 +176,15 @@ class _Builder:
     def build(self) -> None:
         """Append the steps from the inputs to the output."""
         operation = self.operation
+        if 0 in operation.output.tensor.extents:
+            return  # a result without elements
         terms = [_term(i, op, self.extents) for i, op in enumerate(operation.inputs)]
         match operation:
             case ElementwiseOperation():
                 self._elementwise(operation, terms)
             case Reduction():
-                self.addend_only = self._addend_alone()
                 self._reduction(operation, terms[0])
             case Contraction():
-                self.addend_only = self._addend_alone()
                 self._contraction(terms, set(self.target.modes))
 
     def finish(self) -> Plan:
@@ -204,8 +203,11 @@ class _Builder:
             operation=self.operation,
             considered=tuple(self.considered),
             naive_flops=self._naive_flops(),
-            addend_only=self.addend_only,
+            addend_only=None if self._is_elementwise() else self._addend_alone(),
         )
+
+    def _is_elementwise(self) -> bool:
+        return isinstance(self.operation, ElementwiseOperation)
 
     def _naive_flops(self) -> int:
         """Operations of the single loop nest over all modes."""
@@ -233,15 +235,14 @@ class _Builder:
     # --- the kinds of operations ------------------------------------------------------------
 
     def _contraction(self, terms: list[Term], needed: set[int]) -> None:
-        assert self.addend_only is not None
         if 0 in self.extents:
-            self._add(self.addend_only, "an empty sum is zero")
+            self._add(self._addend_alone(), "an empty sum is zero")
         elif len(set(self.operation.output.modes)) < len(self.operation.output.modes):
             # D[i, i] = alpha * (...) + beta * C[i, i], computed apart so that C may be D; the
             # rest of D is beta * C.
             diagonal = self._temporary(self.target.modes, self.accumulator)
             self._contract(terms, needed, diagonal, self.addend, scaled=True)
-            self._add(self.addend_only, "beside a diagonal")
+            self._add(self._addend_alone(), "beside a diagonal")
             self._single(diagonal, self.target, None, scaled=False)
         else:
             self._contract(terms, needed, self.target, self.addend, scaled=True)
@@ -297,7 +298,7 @@ class _Builder:
     def _addend_alone(self) -> Elementwise:
         """D = beta * op(C), or zeros; D with all its dimensions, repeated modes apart."""
         output, addend = self.operation.output, self.operation.addend
-        target = View(self.count, output.tensor.steps)
+        target = View(self.count, self.slots[self.count].tensor.steps)
         sources: tuple[Source, ...] = ()
         if addend is not None:
             strides = tuple(addend.tensor.steps[at] for at in _places(addend.modes, output.modes))

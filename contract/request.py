@@ -5,7 +5,7 @@ shape, strides and type of every array. A hit parses nothing and builds no strin
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -65,7 +65,15 @@ class Combination:
 
     operators: tuple[BinaryOperator, ...]
     padding: tuple[tuple[int, int], ...] | None = None
-    padding_value: complex = 0
+    padding_value: complex = field(default=0, compare=False)
+    written: str = field(init=False)  # the value as it is compared: -0.0 is not 0.0, NaN is NaN
+
+    def __post_init__(self) -> None:
+        if np.ndim(self.padding_value):
+            raise InvalidValueError(
+                f"padding_value must be a scalar number: it is {self.padding_value!r}."
+            )
+        object.__setattr__(self, "written", repr(self.padding_value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,12 @@ class Options:
         self._check_types()
         if self.order not in ("F", "C", "K", "A"):
             raise InvalidValueError(f"order is one of 'F', 'C', 'K', 'A': it is {self.order!r}.")
+        try:
+            hash(self.optimize)
+        except TypeError:
+            raise InvalidValueError(
+                f"optimize is a name, a path or an optimizer: it is {self.optimize!r}."
+            ) from None
         limit = self.memory_limit
         if limit is not None and (not isinstance(limit, int) or limit < 0):
             raise InvalidValueError(f"memory_limit is a number of bytes: it is {limit!r}.")

@@ -50,8 +50,13 @@ def bind_workspace(workspace: Any, required: int) -> Array | None:
     """The caller's bytes from the first line on; None where the handle's memory is used."""
     if workspace is None:
         return None
-    if not isinstance(workspace, np.ndarray) or not workspace.flags.c_contiguous:
-        raise InvalidValueError("A workspace is a contiguous NumPy array.")
+    if (
+        not isinstance(workspace, np.ndarray)
+        or not workspace.flags.c_contiguous
+        or not workspace.flags.writeable
+        or workspace.dtype.hasobject
+    ):
+        raise InvalidValueError("A workspace is a contiguous, writeable NumPy array of numbers.")
     memory: Array = workspace.reshape(-1).view(np.uint8)
     start = -memory.ctypes.data % ALIGNMENT if required else 0
     if memory.size - start < required:

@@ -25,7 +25,7 @@ def spare_elements(operator: Operator, count: int) -> int:
 
 def apply_operator(operator: Operator, x: Array, spare: Array) -> None:
     """x = op(x); ``x`` and ``spare`` (of the same type) are contiguous and one-dimensional."""
-    if operator is Operator.IDENTITY:
+    if operator is Operator.IDENTITY or not x.size:
         return
     with np.errstate(all="ignore"):  # NaN and inf are results here, as on a GPU
         if operator in _SPARES:

@@ -48,12 +48,12 @@ class NumpyKernels:
             read = strided_view(source, source_offset, extents, source_strides)
             write = strided_view(target, target_offset, extents, target_strides)
             if blocks is None:
-                np.copyto(write, read, casting="unsafe")
+                _convert(read, write)
                 return
 
             def part(begin: int, end: int) -> None:
                 for block in blocks[begin:end]:
-                    np.copyto(write[block], read[block], casting="unsafe")
+                    _convert(read[block], write[block])
 
             self.workers.map(part, self.workers.split(len(blocks), 1 if large else len(blocks)))
 
@@ -108,6 +108,15 @@ class NumpyKernels:
             np.einsum(views[0], of_a, views[1], of_b, of_d, out=views[2])
 
         return run
+
+
+def _convert(source: Array, target: Array) -> None:
+    """target = source; what is out of range becomes infinite, without a warning."""
+    if source.dtype == target.dtype:
+        np.copyto(target, source)
+        return
+    with np.errstate(all="ignore"):
+        np.copyto(target, source, casting="unsafe")
 
 
 def _matmul(a: Array, b: Array, out: Array) -> None:

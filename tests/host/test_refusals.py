@@ -1,0 +1,138 @@
+"""Bad input of every kind gets the library's own error, and odd input that is good works."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import contract as ct
+from contract import layout
+
+A, S, ONE = np.arange(6.0).reshape(2, 3), np.arange(9.0).reshape(3, 3), np.ones(1)
+Tensor = ct.TensorDescriptor
+V = ct.Operand(Tensor((3,)), "a")
+W = ct.Operand(Tensor((4,)), "a")
+BYTE, LONGER = (ct.Operand(Tensor((n,), dtype="int8"), "a") for n in (3, 4))
+
+
+def padded(value: Any = 0, pairs: Any = ((1, 1),)) -> Any:
+    return ct.permute("a->a", ONE, padding=pairs, padding_value=value)
+
+
+REFUSED: list[Callable[[], Any]] = [
+    lambda: ct.reduce("ij->ii", S),
+    lambda: padded([2]),
+    lambda: padded("x"),
+    lambda: padded(None),
+    lambda: padded(pairs=((np.inf, 0),)),
+    lambda: padded(pairs=((1.5, 0),)),
+    lambda: ct.contract("ij->i", A, beta=np.array([1, 2])),
+    lambda: ct.contract("ij->i", A, optimize={}),
+    lambda: ct.contract("ij->i", A, optimize={1}),
+    lambda: ct.permute("ij->ji", A, dtype="i4,,x"),
+    lambda: ct.permute("ij->ji", A, dtype={"names": ["a"]}),
+    lambda: ct.Handle(threads="2"),
+    lambda: ct.Handle(cache_lines="x"),
+    lambda: layout.overlaps((2, 3), (1,)),
+    lambda: ct.convert_layout(np.ones((1, 4, 2, 2)), None, "NCHW"),
+    lambda: ct.convert_layout(np.ones((1, 4, 2, 2, 3)), "NC/4HW4", "NCHW"),
+    lambda: ct.contract_trinary("a,a,a->a", A[0], A[0], A[0], c=A[0]),
+    lambda: ct.elementwise_binary("a,a->a", ONE.astype(object), ONE, operators=(None, "exp")),
+    lambda: Tensor(3),
+    lambda: Tensor((1.5,)),
+    lambda: Tensor((3,), dtype=[]),
+    lambda: ct.PlanPreference(kernel_rank=-1),
+    lambda: ct.PlanPreference(algo="gemm"),
+    lambda: ct.PlanPreference(workspace_limit="x"),
+    lambda: ct.Contraction((V,), V, compute="32F"),
+    lambda: ct.Contraction((V,), V, labels=("a", "b")),
+    lambda: ct.Contraction(("a",), V),
+    lambda: ct.Contraction((V,), ct.Operand(Tensor((3,), (0,)), "a")),
+    lambda: ct.Reduction((V,), V, operator="max"),
+    lambda: ct.Reduction((V, V), V),
+    lambda: ct.Operand(Tensor((3,)), "a", "exp"),
+    lambda: ct.Operand(Tensor((3,)), [[1]]),
+    lambda: ct.Operand((3,), "a"),
+    lambda: ct.ElementwiseOperation((V, V), V, ("add",)),
+    lambda: ct.ElementwiseOperation((V,), W, padding=ct.Padding((1,), (0,), 1j)),
+    lambda: ct.ElementwiseOperation((V,), W, padding=ct.Padding((1,), (0,), "x")),
+    lambda: ct.ElementwiseOperation((BYTE,), LONGER, padding=ct.Padding((1,), (0,), 300)),
+    lambda: ct.ElementwiseOperation((BYTE,), LONGER, padding=ct.Padding((1,), (0,), 0.5)),
+    lambda: ct.Padding((1.5,), (0,)),
+    lambda: ct.Handle().contract(None, 1, A[0], A[0], 0, None, A[0]),
+]
+
+
+@pytest.mark.parametrize("case", range(len(REFUSED)))
+def test_refused(case: int) -> None:
+    with pytest.raises(ct.ContractError) as caught:
+        REFUSED[case]()
+    assert len(str(caught.value)) > 20
+
+
+def test_execution_refuses_what_does_not_fit_the_plan() -> None:
+    with ct.Handle() as handle:
+        plan = handle.plan(ct.Contraction((V, V), V))
+        x, out = np.ones(3), np.full(3, 7.0)
+        for arguments in (
+            (plan, 1, x, x, 1, None, out),
+            (plan, 1, x, x, [0], None, out),
+            (plan, 1, x, x, 0, None, out, np.empty(3, object)),
+        ):
+            with pytest.raises(ct.ContractError):
+                handle.contract(*arguments)
+        assert (out == 7).all()
+
+
+def test_zeros_of_both_signs_and_nan_pad_as_written() -> None:
+    assert not np.signbit(padded(0.0)).any()
+    assert np.signbit(padded(-0.0)).tolist() == [True, False, True]
+    with ct.Handle() as handle:
+        for _ in range(3):
+            found = ct.permute("a->a", ONE, padding=((1, 0),), padding_value=np.nan, handle=handle)
+            assert np.isnan(found[0])
+        assert len(handle.plans) == 1
+    np.testing.assert_array_equal(padded(np.array(2.0)), [2, 1, 2])
+
+
+@pytest.mark.parametrize("kernels", ["numba", "numpy"])
+def test_results_without_elements(kernels: str) -> None:
+    with ct.Handle(kernels=kernels) as handle:
+        assert ct.reduce("abc->ca", np.ones((5, 6, 0)), handle=handle).shape == (0, 5)
+        assert ct.permute("bac->cba", np.ones((0, 2, 47)), handle=handle).shape == (47, 0, 2)
+        assert ct.contract("ab,bc->ca", np.ones((0, 2)), np.ones((2, 3)), handle=handle).shape == (
+            3,
+            0,
+        )
+        for name in ("sigmoid", "swish", "soft_plus", "mish", "soft_sign"):
+            found = ct.reduce("ab->a", np.empty((3, 0)), operators=(name,), handle=handle)
+            np.testing.assert_array_equal(found, np.zeros(3))
+
+
+@pytest.mark.parametrize("kernels", ["numba", "numpy"])
+def test_no_warning_where_a_conversion_overflows(kernels: str) -> None:
+    """Infinities are results; pytest turns warnings into errors."""
+    with ct.Handle(kernels=kernels, threads=2) as handle:
+        for n in (5, 300):
+            for x, dtype in (
+                (np.full((n, n), 1e10), "f2"),
+                (np.full((n, n), 1e300, np.longdouble), "f4"),
+                (np.full((n, n), 1e300), ">f4"),
+            ):
+                out = np.empty((n, n), dtype)
+                assert np.isinf(ct.permute("ij->ji", x, out=out, handle=handle)).all()
+
+
+@pytest.mark.parametrize("text", ["abc->ca", "abc,bd->cad", "abc,bd->bcad"])
+def test_the_cheapest_layout_with_alpha_zero(text: str) -> None:
+    """What alpha = 0 leaves has the layout that the plan chose."""
+    rng = np.random.default_rng(1)
+    shapes = {"a": 4, "b": 5, "c": 6, "d": 3}
+    terms, output = text.split("->")
+    operands = [rng.random([shapes[x] for x in term]) for term in terms.split(",")]
+    c = rng.random([shapes[x] for x in output])
+    found = ct.contract(text, *operands, order="K", alpha=0, c=c, beta=2)
+    np.testing.assert_array_equal(found, 2 * c)
+    found = ct.contract(text, *operands, order="K", c=c, beta=2)
+    np.testing.assert_allclose(found, np.einsum(text, *operands) + 2 * c)
