@@ -15,7 +15,7 @@ from bench.reference import Array, Path
 
 Mode = Literal["fixed", "free"]
 Contestant = Callable[[str, Sequence[Array], Path | None], Any]
-Copier = Callable[[Array, Sequence[int]], Any]
+Copier = Callable[[Array, Array], Any]
 
 OURS = "contract"
 DEFAULT = ("numpy", "opt_einsum")
@@ -41,7 +41,7 @@ def peer_named(name: str) -> Contestant:
 
 
 def copiers(names: Sequence[str]) -> dict[str, Copier]:
-    """x, axes -> x.transpose(axes) packed column-major, by each peer that has its own copy."""
+    """(transposed view, target) -> the target with the view's elements, by each peer's copy."""
     makers: Mapping[str, Callable[[], Copier]] = {"numpy": _numpy_copy, "torch": _torch_copy}
     for name in names:
         peer_named(name)
@@ -102,9 +102,7 @@ def _pytblis() -> Contestant:
 
 
 def _numpy_copy() -> Copier:
-    def copy(x: Array, axes: Sequence[int]) -> Array:
-        view = x.transpose(axes)
-        target = np.empty(view.shape, view.dtype, order="F")
+    def copy(view: Array, target: Array) -> Array:
         np.copyto(target, view)
         return target
 
@@ -114,8 +112,9 @@ def _numpy_copy() -> Copier:
 def _torch_copy() -> Copier:
     torch = import_module("torch")
 
-    def copy(x: Array, axes: Sequence[int]) -> Any:
-        return torch.from_numpy(x).permute(*axes[::-1]).contiguous().numpy().T
+    def copy(view: Array, target: Array) -> Array:
+        torch.from_numpy(target.T).copy_(torch.from_numpy(view.T))
+        return target
 
     return copy
 

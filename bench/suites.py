@@ -183,17 +183,19 @@ def resized(extents: Mapping[str, int], size: int) -> dict[str, int]:
 
 
 def permutation(at: int, text: str, extents: Mapping[str, int], choice: Choice) -> Case:
-    """One permutation; the peers are numpy.copyto and, if named, torch."""
+    """One permutation into memory that is there; peers are numpy.copyto and, if named, torch."""
     (source,), target = split(text)
     x = column_major(np.random.default_rng(2000 + at), [extents[y] for y in source], choice.dtype)
     axes = [source.index(label) for label in target]
-    runs: dict[str, Run] = {OURS: lambda: contract.contract(text, x)}
+    view = x.transpose(axes)
+    target = np.empty(view.shape, view.dtype, order="F")
+    runs: dict[str, Run] = {OURS: lambda: contract.permute(text, x, out=target)}
     for name, copy in copiers(choice.peers).items():
-        runs[name] = partial(copy, x, axes)
+        runs[name] = partial(copy, view, np.empty_like(target))
     return Case(
         f"{at} {text}",
         runs,
-        lambda: exactly(x.transpose(axes)),
+        lambda: exactly(view),
         bytes=2.0 * x.nbytes,
         packed=True,
         extents=extents,
