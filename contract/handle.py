@@ -190,7 +190,11 @@ class Handle:
         ]
         target = bind(slots[plan.plan.output].tensor, output, "The result", written=True)
         given = bind_workspace(workspace, plan.required_workspace)
-        Call(plan).into(arrays, target, _bound_addend(plan, addend, scalars[1]), scalars, given)
+        c = _bound_addend(plan, addend, scalars[1])
+        operands = [*arrays, target, *([] if c is None else [c])]
+        if given is not None and any(np.may_share_memory(given, x) for x in operands):
+            raise InvalidValueError("A workspace shares no memory with an operand.")
+        Call(plan).into(arrays, target, c, scalars, given)
 
     def close(self) -> None:
         """Stop the threads and forget every plan; the handle must not be used afterwards."""

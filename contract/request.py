@@ -6,6 +6,7 @@ shape, strides and type of every array. A hit parses nothing and builds no strin
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -172,7 +173,7 @@ def call_for(
     preference = PlanPreference(workspace_limit=limit, path=options.optimize)
     smallest: int | None = None
     for plan in handle.candidates(operation, preference):
-        call = Call(plan, copied, limit)
+        call = Call(plan, copied, limit, _copied_bytes(addend))
         needed = call.needed_bytes - (call.fresh_bytes if out else 0)
         if limit is None or needed <= limit:
             return call
@@ -181,6 +182,13 @@ def call_for(
         f"The call needs {smallest} bytes for its result and workspace, memory_limit is "
         f"{limit} bytes."
     )
+
+
+def _copied_bytes(addend: Layout | None) -> int:
+    """Bytes of a C that has to be copied first."""
+    if addend is None or is_describable(addend[2], addend[1]):
+        return 0
+    return prod(addend[0]) * addend[2].itemsize
 
 
 def resolve_notation(written: Written, shapes: Sequence[tuple[int, ...]]) -> Expression:
@@ -229,7 +237,7 @@ def operation_for(
             options.form.operators,
             padding,
             expression.labels,
-            _common_type([*layouts, ((), (), np.dtype(result.tensor.dtype))]).name,
+            _computing_type(layouts, np.dtype(result.tensor.dtype)).name,
             options.compute,
             free and padding is None,
         )
@@ -291,6 +299,17 @@ def _common_type(layouts: Sequence[Layout]) -> np.dtype[Any]:
         names = ", ".join(dtype.name for dtype in types)
         raise UnsupportedTypeError(f"There is no common type for {names}.")
     return np.dtype(common)
+
+
+def _computing_type(layouts: Sequence[Layout], result: np.dtype[Any]) -> np.dtype[Any]:
+    """The type elements are combined in: the operands' and the result's common type.
+
+    Integers are combined in the wider of both, and wrap around when they are stored.
+    """
+    common = _common_type(layouts)
+    if common.kind in "iu" and result.kind in "iu":
+        return common if common.itemsize >= result.itemsize else result
+    return _common_type([*layouts, ((), (), result)])
 
 
 def _output_tensor(

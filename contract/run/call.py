@@ -46,7 +46,8 @@ class Call:
     """One operation on arrays of fixed layouts.
 
     ``copied`` are the inputs that are copied into column-major order first. ``needed_bytes``
-    is all that a call allocates, ``fresh_bytes`` of it the result.
+    is all that a call allocates, ``fresh_bytes`` of it the result, ``more_bytes`` for a copy of
+    C. Copies of operands that are not aligned come on top: a layout does not tell.
     """
 
     __slots__ = (
@@ -62,7 +63,11 @@ class Call:
     )
 
     def __init__(
-        self, loaded: LoadedPlan, copied: tuple[int, ...] = (), limit: int | None = None
+        self,
+        loaded: LoadedPlan,
+        copied: tuple[int, ...] = (),
+        limit: int | None = None,
+        more_bytes: int = 0,
     ) -> None:
         self.loaded = loaded
         self.copied = copied
@@ -72,7 +77,7 @@ class Call:
         output = slots[loaded.plan.output].tensor
         self.fresh_bytes = prod(output.extents) * item_size(output.dtype)
         self.limit = limit
-        self.needed_bytes = self.fresh_bytes + loaded.own_bytes
+        self.needed_bytes = self.fresh_bytes + loaded.own_bytes + more_bytes
         self.needed_bytes += loaded.required_workspace + loaded.tile_bytes
         self.needed_bytes += sum(slots[at].bytes for at in copied)
         self.in_place = _in_place(loaded.plan)
@@ -109,6 +114,9 @@ class Call:
             self.scalar_value("beta", beta),
             self.scalar_value("gamma", gamma),
         )
+        if self.limit is not None:
+            unaligned = sum(x.nbytes for x in inputs if not x.flags.aligned)
+            self._check_limit(unaligned and unaligned + self.needed_bytes - self.fresh_bytes)
         inputs = self._described(inputs)
         if addend is not None and not is_describable(addend.dtype, addend.strides):
             addend = _native_copy(addend)

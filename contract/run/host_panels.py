@@ -124,7 +124,7 @@ class _Lane:
 def prepare_panels(plan: Plan, step: Gett, kernels: HostKernels, workers: Workers) -> Prepared:
     """The step as a function; its panels are workspace."""
     product = PanelProduct(plan, step, kernels, workers)
-    return Prepared(product, product.workspace)
+    return Prepared(product, product.workspace, own=product.own_bytes)
 
 
 class PanelProduct:
@@ -191,6 +191,14 @@ class PanelProduct:
         shared = [self.size_a] * self.whole_a + [self.size_b] * self.whole_b
         shared += [self.size_d] * (len(self.jobs) if self.panels.splits > 1 else 0)
         return lanes + self._bytes(shared)
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of the copy of B that products of integers make in each thread."""
+        if self.dtype.kind not in "iub":
+            return 0
+        block = max(prod(variant.b.shape) for variant in self.variants.values())
+        return self.workers.parts(len(self.jobs), 1) * block * self.dtype.itemsize
 
     def _lane_sizes(self) -> tuple[int, int, int, int, int, int]:
         """Elements of the panels of A, B, D, a further D, C, and what operators need beside."""

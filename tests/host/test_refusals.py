@@ -79,10 +79,37 @@ def test_execution_refuses_what_does_not_fit_the_plan() -> None:
             (plan, 1, x, x, 1, None, out),
             (plan, 1, x, x, [0], None, out),
             (plan, 1, x, x, 0, None, out, np.empty(3, object)),
+            (plan, 1, x, x, 0, None, out, np.frombuffer(bytes(300), np.uint8)),
+            (plan, 1, x, x, 0, None, out, out),
+            (plan, 1, x, x, 0, None, out, x),
         ):
             with pytest.raises(ct.ContractError):
                 handle.contract(*arguments)
         assert (out == 7).all()
+
+
+def test_what_is_copied_counts_against_the_limit() -> None:
+    n = 60
+    x, c = np.ones((n, n)), np.ones((n, n))
+    size = 8 * n * n
+    raw = np.zeros(size + 1, np.uint8)[1:].view("f8").reshape(n, n)
+    out = np.empty((n, n), order="F")
+    ct.contract("ab,bc->ac", x, x, out=out, memory_limit=size // 2)
+    with pytest.raises(ct.InsufficientWorkspaceError):
+        ct.contract("ab,bc->ac", raw, x, out=out, memory_limit=size // 2)
+    with pytest.raises(ct.InsufficientWorkspaceError):
+        ct.contract("ab->ab", x, c=c.astype(">f8"), out=out, memory_limit=size // 2)
+
+
+def test_integers_are_combined_in_the_wider_type_and_wrap() -> None:
+    x = np.array([2**60 + 1, 2**63 + 5], np.uint64)
+    found = ct.elementwise_binary("i,i->i", x, x, op="max", dtype="int64")
+    np.testing.assert_array_equal(found, x.view(np.int64))
+    found = ct.permute("i->i", np.array([70000, 3]), alpha=3, dtype="int16")
+    np.testing.assert_array_equal(found, (np.array([70000, 3]) * 3).astype(np.int16))
+    found = ct.elementwise_binary("i,i->i", np.array([2**30], "i4"), np.array([3], "i4"),
+                                  op="mul", dtype="int64")  # fmt: skip
+    assert found[0] == 3 * 2**30
 
 
 def test_zeros_of_both_signs_and_nan_pad_as_written() -> None:
