@@ -185,7 +185,7 @@ class ContractExpression:
         self._layouts = [layout_of(x) if isinstance(x, np.ndarray) else x for x in operands]
         self._variable = [at for at in range(len(operands)) if at not in self._constants]
         self._call: Call = call_for(handle, written, self._layouts, options)
-        self._signature = [part for at in self._variable for part in self._layouts[at]]
+        self._signature = [part for layout in self._layouts for part in layout]
 
     @property
     def plan(self) -> Plan:
@@ -201,9 +201,11 @@ class ContractExpression:
         beta: complex | None = None,
     ) -> Array:
         """The result for ``operands``: one array for each operand that is no constant."""
-        if out is None and c is None and beta is None and layouts_of(operands) == self._signature:
-            arrays = self._with_constants(operands) if self._constants else operands
-            return self._call.fresh(arrays, alpha)
+        if out is None and c is None and beta is None:
+            whole = len(operands) == len(self._variable)
+            arrays = self._with_constants(operands) if self._constants and whole else operands
+            if layouts_of(arrays) == self._signature:
+                return self._call.fresh(arrays, alpha)
         arrays = self._checked(operands)
         scalars = alpha, beta_of(c, beta), 0
         return evaluate(self._handle, self._written, arrays, self._options, out, c, scalars)

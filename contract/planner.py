@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import prod
 
 from contract.candidates import options
-from contract.compute import accumulator, is_complex, item_size
+from contract.compute import is_complex, item_size
 from contract.descriptors import (
     Algo,
     Contraction,
@@ -46,6 +46,12 @@ from contract.workspace import Lifetime, place
 
 __all__ = ["make_plan"]
 
+_REAL_OF = {
+    "complex64": "float32",
+    "complex128": "float64",
+    "complex192": "float96",
+    "complex256": "float128",
+}
 # Which scalar belongs to which operand of an elementwise operation.
 _SCALARS = {2: (Scalar.ALPHA, Scalar.GAMMA), 3: (Scalar.ALPHA, Scalar.BETA, Scalar.GAMMA)}
 
@@ -378,7 +384,7 @@ class _Builder:
             return term
         if not is_complex(self.accumulator):
             return term
-        result = self._temporary(term.fastest_first, accumulator(term.dtype))
+        result = self._temporary(term.fastest_first, _REAL_OF[self.accumulator])
         self._single(term, result, None, scaled=False, dtype=result.dtype)
         return result
 

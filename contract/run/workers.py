@@ -50,14 +50,27 @@ class Workers:
         if len(ranges) == 1:
             function(*ranges[0])
             return
-        pool = self._executor()
-        futures = [pool.submit(self._run, function, each) for each in ranges[1:]]
+        futures, rest = self._submitted(function, ranges[1:])
         errors: list[BaseException] = []
         self._collect(partial(self._run, function, ranges[0]), errors)
-        for future, each in zip(futures, ranges[1:], strict=True):
+        for future, each in zip(futures, ranges[1:], strict=False):
             self._collect(partial(self._finish, future, function, each), errors)
+        for each in rest:
+            self._collect(partial(self._run, function, each), errors)
         if errors:
             raise errors[0]
+
+    def _submitted(
+        self, function: Callable[..., None], parts: Sequence[Part]
+    ) -> tuple[list["Future[None]"], Sequence[Part]]:
+        """Parts given to the threads, and those left because another thread ends them now."""
+        pool, futures = self._executor(), []
+        for at, each in enumerate(parts):
+            try:
+                futures.append(pool.submit(self._run, function, each))
+            except RuntimeError:
+                return futures, parts[at:]
+        return futures, ()
 
     def close(self) -> None:
         """End the threads; parts that run are finished first."""

@@ -28,6 +28,10 @@ def test_order_of_the_result(order: str, strides: tuple[int, int]) -> None:
 def test_order_a_follows_column_major_operands() -> None:
     found = ct.contract("ij,jk->ik", np.asfortranarray(A), np.asfortranarray(B), order="A")
     assert found.flags.f_contiguous
+    column, row = np.ones((3, 1)), np.ones((1, 4))  # strides of extent 1 mean nothing
+    assert ct.contract("ij,jk->ik", column, row, order="A").flags.f_contiguous
+    column, row = np.ones((3, 2)), np.ones((2, 4))
+    assert ct.contract("ij,jk->ik", column, row, order="A").flags.c_contiguous
 
 
 def test_cheapest_order_is_packed_in_some_order(rng: np.random.Generator) -> None:
@@ -139,6 +143,25 @@ def test_zero_scalars_beat_nan(text: str, handle: ct.Handle) -> None:
     assert np.isnan(poisoned).all()
 
 
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_scalars_reach_every_product_of_a_batch(threads: int, rng: np.random.Generator) -> None:
+    x, y = rng.random((16, 90, 95)), rng.random((16, 95, 80))
+    with ct.Handle(threads=threads) as handle:
+        found = ct.contract("lab,lbc->lac", x, y, alpha=-2, order="C", handle=handle)
+    np.testing.assert_allclose(found, -2 * (x @ y), rtol=1e-12)
+
+
+def test_c_in_memory_no_descriptor_has(handle: ct.Handle, rng: np.random.Generator) -> None:
+    x, y, values = (rng.random((120, 120)) for _ in range(3))
+    records = np.zeros((120, 120), np.dtype([("head", "i2"), ("value", "f8")]))
+    records["value"] = values
+    for c in (values.astype(">f8"), records["value"], values.astype("f4")):
+        for text, operands in (("ij,jk->ik", (x, y)), ("ij->ji", (x,))):
+            wanted = np.einsum(text, *operands) + 2 * c
+            found = ct.contract(text, *operands, c=c, beta=2, handle=handle)
+            np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
 def test_a_zero_in_a_tensor_does_not_beat_nan() -> None:
     assert np.isnan(ct.contract("i,i->", np.zeros(3), np.full(3, np.nan)))
 
@@ -220,6 +243,45 @@ def test_operators_do_not_overflow(name: str) -> None:
     found = ct.contract("i->i", x, operators=(name,))
     np.testing.assert_allclose(found[:-1], limits, rtol=1e-15, atol=1e-300)
     assert np.isnan(found[-1])
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "swish", "soft_plus", "mish", "soft_sign"])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_operators_of_several_steps_are_accurate_everywhere(
+    name: str, dtype: str, handle: ct.Handle
+) -> None:
+    """To a few roundoffs, also where the result is tiny, on both sides of 0."""
+    reach = {"f4": 80, "f8": 700}[dtype]
+    x = np.linspace(0, 1, 10_001) ** 4 * reach
+    x = np.concatenate([-x, x]).astype(dtype)
+    wanted = REFERENCES[name](x.astype(np.longdouble))
+    found = ct.contract("i->i", x, operators=(name,), handle=handle)
+    np.testing.assert_allclose(found, wanted, rtol=8 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+@pytest.mark.parametrize("name", ["relu", "abs", "neg", "sqrt", "exp", "ceil", "floor", "sin"])
+def test_operators_let_nan_through(name: str, size: int, handle: ct.Handle) -> None:
+    x = np.full(size, np.nan)
+    assert np.isnan(ct.contract("i->i", x, operators=(name,), handle=handle)).all()
+
+
+def test_objects_are_conjugated() -> None:
+    x = np.array([1j, 2, 3 - 1j], object)
+    found = ct.contract("i->i", x, operators=("conj",))
+    np.testing.assert_array_equal(found, np.array([-1j, 2, 3 + 1j], object))
+
+
+@pytest.mark.parametrize("size", [4, 60])
+def test_operators_of_halves_are_not_rounded_before_the_product(
+    size: int, handle: ct.Handle, rng: np.random.Generator
+) -> None:
+    """A real float16 operand of a complex product: its operator is applied in float32."""
+    x = rng.uniform(1, 2, (size, size)).astype("f2")
+    y = (rng.random((size, size)) + 1j * rng.random((size, size))).astype("c8")
+    found = ct.contract("ij,jk->ik", x, y, operators=("sqrt", None), handle=handle)
+    assert found.dtype == np.complex64
+    np.testing.assert_allclose(found, np.sqrt(x.astype("f8")) @ y, rtol=1e-5)
 
 
 def test_operators_of_real_operands_stay_real(handle: ct.Handle) -> None:
@@ -372,6 +434,9 @@ def test_more_than_the_machine_has_is_refused() -> None:
     huge = np.broadcast_to(np.float64(1), (1 << 20,))
     with pytest.raises(ct.InsufficientWorkspaceError, match="bytes are free"):
         ct.contract("i,j->ij", huge, huge)
+    foreign = np.broadcast_to(np.array(1, ">f8"), (1 << 45,))  # a result of 8 bytes, and a copy
+    with pytest.raises(ct.InsufficientWorkspaceError, match="bytes are free"):
+        ct.contract("i->", foreign)
 
 
 REFUSALS: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
@@ -384,7 +449,16 @@ REFUSALS: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
     (("ij,jk", A, B), {"beta": 2}, ct.InvalidValueError, "no c"),
     (("ij,jk", A, B), {"c": np.ones(3)}, ct.InvalidValueError, r"\(3,\).*\(2, 4\)"),
     (("ij,jk", A, B), {"c": np.ones(3), "beta": 0}, ct.InvalidValueError, r"\(3,\)"),
+    (("ij,jk", A, B), {"c": np.ones((2, 4), complex)}, ct.UnsupportedTypeError, "be added"),
+    (("ij->ij", A > 1), {"alpha": 2}, ct.InvalidValueError, "alpha must be a value of bool"),
+    (
+        ("i->i", A[0] + 0j),
+        {"out": np.ones(3, ml_dtypes.bfloat16)},
+        ct.UnsupportedTypeError,
+        "bfloat16",
+    ),
     (("ij,jk", A, B), {"alpha": 1j}, ct.InvalidValueError, "real"),
+    (("ij,jk", A, B), {"alpha": 1 - 1j}, ct.InvalidValueError, "real"),
     (("ij,jk", A, B), {"alpha": "x"}, ct.InvalidValueError, "scalar"),
     (("ij,jk", A, B), {"alpha": [1, 2]}, ct.InvalidValueError, "scalar"),
     (("ij,jk", A, B), {"alpha": None}, ct.InvalidValueError, "None"),
@@ -497,6 +571,50 @@ def test_a_cached_call_neither_parses_nor_plans(monkeypatch: pytest.MonkeyPatch)
             monkeypatch.setattr(request, name, refuse)
         np.testing.assert_array_equal(ct.contract("ij,jk->ki", A, B, handle=handle), first)
         assert handle.plans.hits == 1
+
+
+def test_every_option_is_part_of_the_key(handle: ct.Handle, rng: np.random.Generator) -> None:
+    """Calls that differ in one thing only, in every order of two."""
+    x = rng.random((7, 7))
+    row = rng.random(7)
+    half = row.astype("f4")
+    calls: list[tuple[dict[str, Any], np.ndarray]] = [
+        ({}, x @ row),
+        ({"operators": ("exp", None)}, np.exp(x) @ row),
+        ({"operators": (None, "exp")}, x @ np.exp(row)),
+        ({"c": row}, x @ row + row),
+        ({"c": row * np.nan, "beta": 0}, x @ row),
+        ({"c": row, "operators": (None, None, "exp")}, x @ row + np.exp(row)),
+        ({"c": row * np.nan, "beta": 0, "operators": (None, None, "exp")}, x @ row),
+        ({"c": half}, x @ row + half),
+        ({"out": np.empty(7)}, x @ row),
+        ({"out": np.empty(14)[::2]}, x @ row),
+        ({"out": np.empty(7, "f4")}, x @ row),
+        ({"order": "C"}, x @ row),
+        ({"alpha": 3}, 3 * x @ row),
+    ]
+    for first in calls:
+        for second in calls:
+            handle.plans.clear()
+            for options, wanted in (first, second, first):
+                found = ct.contract("ij,j->i", x, row, **options, handle=handle)
+                np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_limits_and_orders_are_part_of_the_key(handle: ct.Handle) -> None:
+    for _ in range(2):
+        for order in "FCFKAC":
+            found = ct.contract("ij,kj->ik", A, A, order=order, handle=handle)
+            if order != "K":
+                assert found.flags["F_CONTIGUOUS" if order == "F" else "C_CONTIGUOUS"]
+        with pytest.raises(ct.InsufficientWorkspaceError, match="limit is 10"):
+            ct.contract("ij,kj->ik", A, A, memory_limit=10, handle=handle)
+    kinds = {}
+    for kind in ("64F", "32F", None, "32F", "64F"):
+        found = ct.contract("i,i->", A[0] / 3, A[0] / 7, compute_type=kind, handle=handle)
+        kinds.setdefault(kind, set()).add(float(found))
+    assert all(len(values) == 1 for values in kinds.values())
+    assert kinds["64F"] == kinds[None] != kinds["32F"]
 
 
 def test_a_disabled_cache_plans_every_call(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import json
 import threading
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -70,9 +71,36 @@ def test_raw_memory_is_seen_through_the_descriptor(
     np.testing.assert_allclose(d.reshape(30, 7, 20, order="F"), wanted, rtol=1e-12)
 
 
+def test_raw_memory_is_no_smaller_than_the_tensor(handle: ct.Handle) -> None:
+    """One-dimensional, contiguous, in native byte order, and the tensor starts where it does."""
+    row = ct.Operand(ct.TensorDescriptor((2, 3), (1, 4)), "ab")
+    packed = ct.Operand(tensor(2, 3), "ab")
+    plan = handle.plan(ct.ElementwiseOperation((row,), packed))
+    d = np.zeros((2, 3), order="F")
+    handle.permute(plan, 1, np.arange(10.0), d)
+    np.testing.assert_array_equal(d, [[0, 4, 8], [1, 5, 9]])
+    d[...] = 7
+    for refused in (np.arange(9.0), np.arange(20.0)[::2], np.arange(10.0).reshape(2, 5)):
+        with pytest.raises(ct.InvalidValueError, match="Operand 0 was planned as"):
+            handle.permute(plan, 1, refused, d)
+    with pytest.raises(ct.UnsupportedTypeError, match=">f8"):
+        handle.permute(plan, 1, np.arange(10.0).astype(">f8"), d)
+    backwards = ct.Operand(ct.TensorDescriptor((2, 3), (-3, 1)), "ab")
+    plan = handle.plan(ct.ElementwiseOperation((backwards,), packed))
+    with pytest.raises(ct.InvalidValueError, match="Operand 0 was planned as"):
+        handle.permute(plan, 1, np.arange(10.0), d)
+    assert (d == 7).all()
+    memory = np.arange(6.0).reshape(2, 3)
+    handle.permute(plan, 1, memory[::-1], d)
+    np.testing.assert_array_equal(d, memory[::-1])
+
+
 def test_null_c_with_beta_zero(handle: ct.Handle, rng: np.random.Generator) -> None:
     plan = handle.plan(product())
     a, b, d = fortran(rng, 30, 40), fortran(rng, 40, 20, 7), np.empty((30, 7, 20), order="F")
+    handle.contract(plan, 1, a, b, 0, None, d)
+    np.testing.assert_allclose(d, np.einsum("mk,knu->mun", a, b), rtol=1e-12)
+    d[...] = np.nan
     handle.contract(plan, 1, a, b, 0, None, d)
     np.testing.assert_allclose(d, np.einsum("mk,knu->mun", a, b), rtol=1e-12)
     d[...] = np.nan
@@ -80,6 +108,41 @@ def test_null_c_with_beta_zero(handle: ct.Handle, rng: np.random.Generator) -> N
     assert (d == 0).all()
     with pytest.raises(ct.InvalidValueError, match="C is None"):
         handle.contract(plan, 1, a, b, 1, None, d)
+
+
+@pytest.mark.parametrize("size", [5, 40])
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_what_lay_in_the_result_is_not_read(handle: ct.Handle, dtype: str, size: int) -> None:
+    """With beta = 0 and no C, whatever the plan; the result was NaN."""
+    square = ct.Operand(tensor(size, size, dtype=dtype), "ab")
+    row = ct.Operand(tensor(size, dtype=dtype), "a")
+    cube = ct.Operand(tensor(size, size, size, dtype=dtype), "abc")
+    x, y = np.ones((size,) * 3, dtype, order="F"), np.ones((size, size), dtype, order="F")
+    for output in (row, square):
+        d = np.full((size,) * len(output.modes), np.nan, dtype, order="F")
+        handle.reduce(handle.plan(ct.Reduction((cube,), output, output)), 1, x, 0, None, d)
+        assert (d == size ** (3 - d.ndim)).all()
+        for algo in (ct.Algo.DEFAULT, ct.Algo.GETT):
+            operation = ct.Contraction((cube, square), output, output)
+            plan = handle.plan(operation, ct.PlanPreference(algo=algo))
+            d[...] = np.nan
+            handle.contract(plan, 1, x, y, 0, None, d)
+            assert (d == size ** (3 - d.ndim)).all()
+
+
+def test_c_may_have_its_modes_in_another_order(handle: ct.Handle, rng: np.random.Generator) -> None:
+    """Also where nothing but C is read."""
+    a, c = fortran(rng, 4, 3), fortran(rng, 5, 4)
+    operation = ct.Contraction(
+        (ct.Operand(tensor(4, 3), "mk"), ct.Operand(tensor(3, 5), "kn")),
+        ct.Operand(tensor(4, 5), "mn"),
+        ct.Operand(tensor(5, 4), "nm"),
+    )
+    plan, b = handle.plan(operation), fortran(rng, 3, 5)
+    for alpha in (0, 2):
+        d = np.empty((4, 5), order="F")
+        handle.contract(plan, alpha, a, b, 3, c, d)
+        np.testing.assert_allclose(d, alpha * (a @ b) + 3 * c.T, rtol=1e-12)
 
 
 def test_the_other_operations(handle: ct.Handle, rng: np.random.Generator) -> None:
@@ -152,13 +215,13 @@ def corpus() -> Iterator[tuple[str, dict[str, int]]]:
         yield case["einsum"], {x: 4 + at % 5 for at, x in enumerate(labels)}
 
 
-def described(text: str, extents: dict[str, int]) -> ct.Contraction:
+def described(text: str, extents: dict[str, int], with_c: bool = True) -> ct.Contraction:
     terms, output = text.split("->")
     operands = [
         ct.Operand(tensor(*(extents[x] for x in term)), term)
         for term in (*terms.split(","), output)
     ]
-    return ct.Contraction(tuple(operands[:-1]), operands[-1], operands[-1])
+    return ct.Contraction(tuple(operands[:-1]), operands[-1], operands[-1] if with_c else None)
 
 
 @pytest.mark.parametrize(("text", "extents"), list(corpus()))
@@ -210,6 +273,98 @@ def test_a_limit_chooses_another_plan_or_is_refused() -> None:
         ):
             handle.plan(chain, ct.PlanPreference(workspace_limit=needed - 1))
         handle.plan(chain, ct.PlanPreference(workspace_limit=needed))
+
+
+@pytest.mark.parametrize("text", ["abx,bc->ac", "acd,dbc->ab"])
+def test_a_limit_that_is_just_enough_changes_nothing(text: str) -> None:
+    """A sum before the product, a permutation before it."""
+    labels = sorted(set(text) - set(",->"))
+    operation = described(text, dict(zip(labels, (8, 10, 11, 12), strict=True)), with_c=False)
+    with ct.Handle(threads=1) as handle:
+        plan = handle.plan(operation)
+        needed = plan.required_workspace
+        assert needed > 0
+        assert len(plan.plan.steps) == 2
+        same = handle.plan(operation, ct.PlanPreference(workspace_limit=needed))
+        assert same.plan.steps == plan.plan.steps
+        less = handle.plan(operation, ct.PlanPreference(workspace_limit=needed - 1))
+        assert less.required_workspace < needed
+
+
+BLOCKED = [
+    ("xay,xby->ab", {"a": 30, "b": 30, "x": 40, "y": 50}),  # sums of many blocks, in parts
+    ("deca,be->abcd", {"a": 17, "b": 18, "c": 19, "d": 20, "e": 21}),  # blocks of a batch
+    ("kxa,bky->abxy", {"k": 5000, "x": 5, "a": 6, "b": 7, "y": 8}),
+    ("ab,ab->a", {"a": 130, "b": 140}),  # loop by loop
+    ("abx,bx->ab", {"a": 130, "b": 140, "x": 3}),
+    ("bda,dc,ea->ebc", {"a": 9, "b": 10, "c": 11, "d": 12, "e": 13}),  # an intermediate
+]
+
+
+@pytest.mark.parametrize("with_c", [False, True])
+@pytest.mark.parametrize(("text", "extents"), BLOCKED)
+def test_every_candidate_for_products_in_blocks(
+    text: str, extents: dict[str, int], with_c: bool, handle: ct.Handle, rng: np.random.Generator
+) -> None:
+    """Scalars act once, beside the workspace nothing is touched, and where beta is 0 D is not read.
+
+    With C, it has an operator that needs memory beside it, and the operands have one as well.
+    """
+    operation = described(text, extents, with_c)
+    if operation.addend is not None:
+        addend = replace(operation.addend, operator=ct.Operator.SWISH)
+        inputs = tuple(replace(x, operator=ct.Operator.SQRT) for x in operation.inputs)
+        operation = replace(operation, inputs=inputs, addend=addend)
+    terms, output = text.split("->")
+    operands = [fortran(rng, *(extents[x] for x in term)) for term in terms.split(",")]
+    c = fortran(rng, *(extents[x] for x in output))
+    seen = [np.sqrt(x) for x in operands] if with_c else operands
+    product, more = 3 * np.einsum(text, *seen, optimize=True), 2 * c / (1 + np.exp(-c))
+    run = handle.contract if len(operands) == 2 else handle.contract_trinary
+    for plan in handle.candidates(operation, ct.PlanPreference()):
+        end = plan.required_workspace + 64
+        memory = np.full(end + (1 << 17), 0xA5, np.uint8)
+        memory = memory[-memory.ctypes.data % 64 :]
+        workspace = memory[: end - 64]
+        d = np.full_like(c, np.nan)
+        run(plan, 3, *operands, 0, None, d, workspace)
+        np.testing.assert_allclose(d, product, rtol=1e-11)
+        if with_c:
+            run(plan, 3, *operands, 2, c, d, workspace)
+            np.testing.assert_allclose(d, product + more, rtol=1e-11)
+        assert (memory[end - 64 :] == 0xA5).all()
+
+
+def test_the_last_candidate_is_the_last() -> None:
+    operation = described("dca,bd->abc", {"a": 40, "b": 24, "c": 30, "d": 40})
+    with ct.Handle(threads=1) as handle:
+        (row,) = set(handle.plan(operation).plan.considered)
+        handle.plan(operation, ct.PlanPreference(kernel_rank=len(row) - 1))
+        with pytest.raises(ct.NotSupportedError, match=f"kernel_rank {len(row)} does not exist"):
+            handle.plan(operation, ct.PlanPreference(kernel_rank=len(row)))
+
+
+def test_a_workspace_is_used_from_the_first_line_on() -> None:
+    with ct.Handle(threads=1) as handle:
+        plan = handle.plan(described("ab,bc,cd->ad", dict.fromkeys("abcd", 30)))
+        needed, a = plan.required_workspace, np.eye(30, order="F")
+        memory = np.zeros(needed + 192, np.uint8)
+        memory = memory[-memory.ctypes.data % 64 :]
+        for start, size, fits in ((0, needed, True), (1, needed + 63, True),
+                                  (0, needed - 1, False), (1, needed + 62, False)):  # fmt: skip
+            memory[...] = 0xA5
+            d = np.full_like(a, 7)
+            arguments = plan, 1, a, a, a, 0, None, d, memory[start : start + size]
+            if fits:
+                handle.contract_trinary(*arguments)
+                np.testing.assert_array_equal(d, a)
+                used = np.flatnonzero(memory != 0xA5)
+                assert used[0] >= 64 * start
+                assert used[-1] < start + size
+                continue
+            with pytest.raises(ct.InsufficientWorkspaceError, match=f"needs {needed} bytes"):
+                handle.contract_trinary(*arguments)
+            assert (d == 7).all()
 
 
 def test_too_small_a_workspace_is_refused_with_both_numbers() -> None:
@@ -296,6 +451,52 @@ def test_descriptors_check_types_and_modes() -> None:
         ct.ElementwiseOperation((ct.Operand(double, "kn"),) * 2, ct.Operand(double, "kn"))
     with pytest.raises(ct.InvalidValueError, match="The result has no operator"):
         ct.Contraction((ct.Operand(double, "kn"),), ct.Operand(double, "kn", ct.Operator.EXP))
+
+
+def test_descriptors_check_padding() -> None:
+    for left, right in (((-1, 0), (0, 0)), ((0, 0), (0, -1)), ((0, 0), (0,))):
+        with pytest.raises(ct.InvalidValueError, match="0 or more elements on both sides"):
+            ct.Padding(left, right)
+    x = ct.Operand(tensor(4, 5), "ab")
+    with pytest.raises(ct.InvalidValueError, match="2 modes, 1 pairs"):
+        ct.ElementwiseOperation((x,), x, padding=ct.Padding((0,), (0,)))
+    with pytest.raises(ct.InvalidValueError, match="2 modes, 3 pairs"):
+        ct.ElementwiseOperation((x,), x, padding=ct.Padding((0, 0, 0), (0, 0, 0)))
+    with pytest.raises(ct.InvalidValueError, match="Only a permutation"):
+        ct.ElementwiseOperation((x, x), x, (ct.BinaryOperator.ADD,), ct.Padding((0, 0), (0, 0)))
+
+
+def test_descriptors_count_operands() -> None:
+    x = ct.Operand(tensor(4, 5), "ab")
+    for inputs in ((), (x, x)):
+        with pytest.raises(ct.InvalidValueError, match=f"one operand: it got {len(inputs)}"):
+            ct.Reduction(inputs, x)
+    for inputs in ((), (x,) * 4):
+        with pytest.raises(ct.InvalidValueError, match=f"it got {len(inputs)}"):
+            ct.ElementwiseOperation(inputs, x, (ct.BinaryOperator.ADD,) * 3)
+    with pytest.raises(ct.InvalidValueError, match="at least one operand"):
+        ct.Contraction((), x)
+
+
+def test_c_has_the_modes_and_the_extents_of_the_result(handle: ct.Handle) -> None:
+    a, d = ct.Operand(tensor(4, 5, 3), "abx"), ct.Operand(tensor(4, 5), "ab")
+    for c, message in (
+        (ct.Operand(tensor(4, 6), "ab"), "addend C has extent 6 for mode 'b'"),
+        (ct.Operand(tensor(4), "a"), "has the modes of the output: a, b"),
+        (ct.Operand(tensor(4, 5, 3), "abx"), "has the modes of the output: a, b"),
+    ):
+        for kind in (ct.Contraction, ct.Reduction):
+            with pytest.raises(ct.InvalidValueError, match=message):
+                handle.plan(kind((a,), d, c))
+
+
+def test_a_real_product_computed_in_complex_numbers_has_the_default_alone() -> None:
+    inputs = ct.Operand(tensor(4), "a"), ct.Operand(tensor(4), "a")
+    d = ct.Operand(tensor(4, dtype="complex128"), "a")
+    kinds = ct.ComputeType
+    assert ct.Contraction(inputs, d, dtype="complex128").compute is kinds.F64
+    with pytest.raises(ct.UnsupportedTypeError, match="supported: 64F"):
+        ct.Contraction(inputs, d, dtype="complex128", compute=kinds.F32)
 
 
 def test_errors_have_cutensors_statuses() -> None:

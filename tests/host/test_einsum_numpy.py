@@ -342,3 +342,12 @@ def test_any_memory(kind: int, size: int, rng: np.random.Generator) -> None:
 def test_beyond_numpy_labels_are_unlimited() -> None:
     np.testing.assert_allclose(ct.einsum("éß,ßü->éü", A, B), A @ B)
     np.testing.assert_allclose(ct.einsum(A, [1000, 7], B, [7, 52]), B.T @ A.T)
+
+
+def test_the_type_of_sums_is_part_of_the_key() -> None:
+    x = np.arange(77.0).reshape(7, 11)
+    for dtype in (None, "f4", None, "c16", "f4"):
+        options = {} if dtype is None else {"dtype": dtype, "casting": "same_kind"}
+        found = ct.einsum("ij,kj->ik", x, x, **options)
+        assert found.dtype == np.dtype(dtype or "f8")
+        np.testing.assert_allclose(found, x @ x.T)

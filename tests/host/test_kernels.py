@@ -13,6 +13,7 @@ from contract.operators import BinaryOperator
 from contract.run import numba_copies
 from contract.run.host_kernels import HostKernels, flatten, strided_view
 from contract.run.kernel_families import load_kernels
+from contract.run.memory import KEPT_BYTES, Cutter, MemoryPool
 from contract.run.workers import Workers
 
 WORKERS = Workers(3)
@@ -251,3 +252,55 @@ def test_workers_do_not_wait_for_each_other() -> None:
         thread.join(timeout=30)
         assert not thread.is_alive()
     workers.close()
+
+
+# --- memory of calls ----------------------------------------------------------------------------
+
+
+def test_the_pool_gives_a_buffer_to_one_call_at_a_time() -> None:
+    pool = MemoryPool()
+    first, second = pool.take(1000), pool.take(1000)
+    pool.give(first)
+    pool.give(second)
+    taken = [pool.take(900) for _ in range(3)]
+    for one, other in itertools.combinations(taken, 2):
+        assert not np.shares_memory(one, other)
+    assert sum(np.shares_memory(one, old) for one in taken for old in (first, second)) == 2
+    pool.give(first)
+    pool.clear()
+    assert not np.shares_memory(pool.take(1000), first)
+
+
+def test_the_pool_gives_lines_and_enough_of_them() -> None:
+    pool = MemoryPool()
+    for size in (1, 63, 64, 65, 1000, 4097):
+        kept = [pool.take(size) for _ in range(3)]
+        for memory in kept:
+            assert memory.ctypes.data % 64 == 0
+            assert memory.size >= size
+            pool.give(memory)
+    assert pool.take(0).size == 0
+
+
+def test_the_pool_keeps_no_more_than_it_may() -> None:
+    pool = MemoryPool()
+    pool.give(np.empty(KEPT_BYTES + 1, np.uint8))
+    assert pool.take(1).size == 1
+    half = [np.empty(KEPT_BYTES // 2, np.uint8) for _ in range(3)]
+    for memory in half:
+        pool.give(memory)
+    taken = [pool.take(KEPT_BYTES // 2) for _ in half]
+    assert sum(np.shares_memory(one, old) for one in taken for old in half) == 2
+
+
+def test_what_is_cut_from_a_buffer_lies_apart_on_lines() -> None:
+    memory = MemoryPool().take(1 << 12)
+    cutter = Cutter(memory)
+    pieces = [cutter.take(n, np.dtype(kind)) for n, kind in ((3, "f8"), (1, "i1"), (5, "c16"))]
+    for piece in pieces:
+        assert piece.ctypes.data % 64 == 0
+        assert np.shares_memory(piece, memory)
+    for one, other in itertools.combinations(pieces, 2):
+        assert not np.shares_memory(one, other)
+    objects = cutter.take(3, np.dtype(object))
+    assert not np.shares_memory(objects, memory)

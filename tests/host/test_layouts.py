@@ -53,6 +53,9 @@ def test_descriptors_of_named_layouts() -> None:
     assert vectorised.extents == (2, 2, 5, 4, 32)
     assert vectorised.strides == (1280, 640, 128, 32, 1)
     assert named("NC/1HW1", extents).strides[:4] == named("NCHW", extents).strides
+    volume = named("NC/4DHW4", {"N": 2, "C": 8, "D": 3, "H": 5, "W": 4})
+    assert volume.extents == (2, 2, 3, 5, 4, 4)
+    assert volume.strides == (480, 240, 80, 16, 4, 1)
     whole = named("NC/64HW64", extents)
     by_nhwc = named("NHWC", extents).strides
     assert (whole.strides[0], *whole.strides[2:]) == (by_nhwc[0], *by_nhwc[2:], by_nhwc[1])

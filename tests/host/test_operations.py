@@ -1,5 +1,6 @@
 """permute, reduce, elementwise_binary, elementwise_trinary, contract_trinary on arrays."""
 
+import itertools
 import tracemalloc
 from typing import Any
 
@@ -129,6 +130,14 @@ def test_padding_of_large_tensors_and_operators(family: str) -> None:
         constant_values=np.nan,
     )
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+def test_padding_has_the_type_of_the_result() -> None:
+    x = np.ones(1, "f4")
+    for value, dtype in ((2j, "c8"), (0.1, "f8")):
+        out = np.empty(3, dtype)
+        ct.permute("a->a", x, padding=((1, 1),), padding_value=value, out=out)
+        np.testing.assert_array_equal(out, np.array([value, 1, value], dtype))
 
 
 @families
@@ -357,6 +366,60 @@ def test_large_elementwise(family: str, text: str, shapes: tuple[tuple[int, ...]
         assert_close(found, np.broadcast_to(wanted, found.shape))
 
 
+@families
+def test_each_operand_has_its_operator(family: str) -> None:
+    """Whichever of them needs memory beside it."""
+    rng = np.random.default_rng(12)
+    x, y, z = (rng.uniform(0.5, 1.5, (150, 160)) for _ in range(3))
+    functions = {
+        None: lambda v: v,
+        "swish": lambda v: v / (1 + np.exp(-v)),
+        "log": np.log,
+        "sigmoid": lambda v: 1 / (1 + np.exp(-v)),
+    }
+    for names in itertools.permutations(functions, 3):
+        one, two, three = (functions[name] for name in names)
+        with ct.Handle(kernels=family, threads=2) as handle:  # whose memory is new
+            found = ct.elementwise_trinary(
+                "ab,ba,ab->ba",
+                x,
+                y.T,
+                z,
+                operators=names,
+                op_ab="mul",
+                beta=-2,
+                order="C",
+                handle=handle,
+            )
+        wanted = -2 * one(x) * two(y) + three(z)
+        np.testing.assert_allclose(found, wanted.T, rtol=1e-13, atol=1e-13)
+
+
+@families
+@pytest.mark.parametrize("size", [3, 200])
+def test_halves_combined_do_not_overflow_on_the_way(family: str, size: int) -> None:
+    x = np.full((size, size), 300, "f2")
+    c = np.full((size, size), -60000, "f2")
+    found = ct.elementwise_trinary("ab,ba,ab->ab", x, x, c, op_ab="mul", handle=HANDLES[family])
+    assert found.dtype == np.float16
+    np.testing.assert_array_equal(found, np.full((size, size), 30000, "f2"))
+
+
+@families
+@pytest.mark.parametrize("size", [5, 300])
+@pytest.mark.parametrize("op", BINARY)
+def test_reduce_into_another_type(family: str, size: int, op: str) -> None:
+    x = values(np.random.default_rng(13), (size, size), "f4")
+    for text, axis in (("ab->a", 1), ("ab->b", 0), ("ab->", None)):
+        y = x[: size if op != "mul" else 5, : size if op != "mul" else 5]
+        wanted = np.asarray(BINARY[op].reduce(wide(y), axis=axis))
+        for dtype in ("f8", "f2", "f4"):
+            out = np.zeros(wanted.shape, dtype)
+            if wanted.max() < 6e4 or dtype != "f2":
+                ct.reduce(text, y, op=op, out=out, handle=HANDLES[family])
+                np.testing.assert_allclose(out, wanted.astype(dtype), rtol=1e-3)
+
+
 def test_mixed_types_of_the_tables() -> None:
     rng = np.random.default_rng(6)
     for wider, narrower in (("f4", "f2"), ("f8", "f4"), ("c16", "c8")):
@@ -418,6 +481,40 @@ def test_in_place(family: str, shape: tuple[int, int]) -> None:
     np.testing.assert_array_equal(out, square.T)
     ct.permute("ab->ab", out, alpha=3, out=out, handle=HANDLES[family])
     np.testing.assert_array_equal(out, 3 * square.T)
+
+
+@families
+@pytest.mark.parametrize("size", [4, 700])
+@pytest.mark.parametrize("shift", [-5, -1, 1, 5])
+def test_out_that_lies_beside_an_operand(family: str, size: int, shift: int) -> None:
+    """Memory that is shared but shifted is read before it is written."""
+    memory = np.random.default_rng(14).random(size * size + 10)
+    other = np.random.default_rng(15).random((size, size))
+    handle = HANDLES[family]
+    for call in (
+        lambda x, out: ct.permute("ab->ab", x, alpha=3, out=out, handle=handle),
+        lambda x, out: ct.permute("ab->ab", x, out=out, handle=handle),
+        lambda x, out: ct.elementwise_binary("ab,ab->ab", x, other, op="mul", out=out,
+                                             handle=handle),
+        lambda x, out: ct.reduce("abc->ab", x[..., None], c=other, out=out, handle=handle),
+    ):  # fmt: skip
+        data = memory.copy()
+        x, out = (data[at:][: size * size].reshape(size, size) for at in (5, 5 + shift))
+        wanted = call(x.copy(), np.empty((size, size)))
+        call(x, out)
+        np.testing.assert_array_equal(out, wanted)
+
+
+@families
+@pytest.mark.parametrize("text", ["ab->ab", "ab,bc->ac", "ab,ab->ab", "abx->ab"])
+def test_c_that_is_the_result_transposed(family: str, text: str) -> None:
+    rng = np.random.default_rng(16)
+    terms, _ = text.split("->")
+    operands = [rng.random((400, 400, 2)[: len(term)]) for term in terms.split(",")]
+    out = rng.random((400, 400))
+    wanted = np.einsum(text, *operands) + 2 * out.T
+    ct.contract(text, *operands, c=out.T, beta=2, out=out, handle=HANDLES[family])
+    np.testing.assert_allclose(out, wanted, rtol=1e-12)
 
 
 # --- scalars ----------------------------------------------------------------------------------

@@ -58,3 +58,12 @@ def test_no_lines_keep_nothing() -> None:
     cache: PlanCache[int] = PlanCache(0)
     cache.put("a", 1)
     assert cache.get("a") is None
+
+
+def test_a_line_put_again_is_the_most_recently_used() -> None:
+    cache: PlanCache[int] = PlanCache(2)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    cache.put("a", 3)
+    cache.put("c", 4)
+    assert (cache.get("a"), cache.get("b"), cache.get("c")) == (3, None, 4)
