@@ -7,6 +7,7 @@ shape, strides and type of every array. A hit parses nothing and builds no strin
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
@@ -106,7 +107,7 @@ class Options:
                 f"optimize is a name, a path or an optimizer: it is {self.optimize!r}."
             ) from None
         limit = self.memory_limit
-        if limit is not None and (not isinstance(limit, int) or limit < 0):
+        if limit is not None and (not isinstance(limit, Integral) or limit < 0):
             raise InvalidValueError(f"memory_limit is a number of bytes: it is {limit!r}.")
 
     def _check_types(self) -> None:
@@ -138,7 +139,12 @@ class Options:
 
 def as_array(x: Any) -> Array:
     """``x`` as a base-class ndarray."""
-    return x if type(x) is np.ndarray else np.asarray(x)
+    if type(x) is np.ndarray:
+        return x
+    try:
+        return np.asarray(x)
+    except ValueError as error:  # nested sequences of different lengths
+        raise InvalidValueError(f"An operand is an array: {error}") from None
 
 
 def layout_of(x: Array) -> Layout:

@@ -162,13 +162,14 @@ class PanelProduct:
 
         def run(begin: int, end: int, cutter: Cutter) -> None:
             lane = self._lane(a, b, cutter)
-            for at, part in jobs[begin:end]:
-                chain = self.sums[at][part]
-                if partial is None:
-                    self._sum(chain, lane, lane.sum, target)
-                    self._finish(chain[0], lane, lane.sum, target, addend, alpha, beta)
-                else:
-                    self._sum(chain, lane, partial[at][part], target)
+            with np.errstate(all="ignore"):
+                for at, part in jobs[begin:end]:
+                    chain = self.sums[at][part]
+                    if partial is None:
+                        self._sum(chain, lane, lane.sum, target)
+                        self._finish(chain[0], lane, lane.sum, target, addend, alpha, beta)
+                    else:
+                        self._sum(chain, lane, partial[at][part], target)
 
         rest = memory.workspace[cutter.at :]
         # Whether BLAS has its threads depends on the plan, not on ours: so do its bits.

@@ -38,7 +38,8 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         out = view_d(slots[d])
-        matmul(view_a(slots[a]), view_b(slots[b]), out=out)
+        with np.errstate(all="ignore"):
+            matmul(view_a(slots[a]), view_b(slots[b]), out=out)
         if scaled:
             _scale(out, scalars[0])
 
@@ -47,7 +48,8 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
 
         def part(begin: int, end: int) -> None:
             one, two, three = (_slice_first(x, begin, end) for x in (left, right, out))
-            matmul(one, two, out=three)
+            with np.errstate(all="ignore"):
+                matmul(one, two, out=three)
             if scaled:
                 _scale(three, scalars[0])
 

@@ -78,7 +78,8 @@ def reduction(
     dims, shift_s, shift_t = _dims(kept, reduced)
     if in_parts:
         shift_s, shift_t = shift_s // 2, shift_t // 2
-    plan = _plan(dims, two.itemsize // (2 if in_parts else 1))
+    pairs = in_parts or two.kind != "c"  # complex accumulators have no vectors to be paired
+    plan = _plan(dims, two.itemsize // (2 if in_parts else 1), pairs)
     kernel = kernel_for(in_parts, operator, one, two)
     return _runner(kernel, TAGS[operator], (shift_s, shift_t), plan)
 
@@ -215,11 +216,11 @@ def _fused(dims: list[_Dim]) -> list[_Dim]:
     return result
 
 
-def _choose(dims: list[_Dim], most: int) -> _Choice:
+def _choose(dims: list[_Dim], most: int, pairs: bool) -> _Choice:
     """The rows: contiguous where those are long enough, else of tabulated elements."""
     if dims and dims[0].target is None and dims[0].extent >= LONG_RUN:
         return _Choice([], _reduced_from(dims, 1), whole=0)
-    if len(dims) > 1 and dims[0][:2] == (2, 1) and dims[1].target is None:
+    if pairs and len(dims) > 1 and dims[0][:2] == (2, 1) and dims[1].target is None:
         if dims[0].target is not None and dims[1].source == 2 and dims[1].extent >= LONG_RUN // 2:
             return _Choice([0], _reduced_from(dims, 2), whole=1)
     chain, run = _chain(dims)
@@ -277,10 +278,10 @@ def _enough(dims: list[_Dim], chosen: list[int], most: int) -> Iterator[int]:
         size *= dims[at].extent
 
 
-def _plan(dims: list[_Dim], itemsize: int) -> Array:
+def _plan(dims: list[_Dim], itemsize: int, pairs: bool) -> Array:
     """What ``reduce_blocks`` follows: its loops, its passes, and offsets of lanes and rows."""
     most = BLOCK_BYTES // itemsize
-    choice = _choose(dims, most)
+    choice = _choose(dims, most, pairs)
     block = _Block()
     lanes = _offsets([block.hold(dims[at], choice.most_lanes) for at in choice.lanes])
     rows = [(dims[at].extent, dims[at].source) for at in choice.rows]

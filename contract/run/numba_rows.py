@@ -233,7 +233,7 @@ def _writer_of_whole_rows(phase: int) -> Callable[..., Any]:
         step = _Step(codegen, builder, signature, arguments)
         lanes = _vector_lanes(step.kind)
         if lanes < phase:
-            return codegen.get_dummy_value()  # complex numbers have no vectors
+            return codegen.get_dummy_value()  # never planned: complex numbers have no vectors
         total, row = arguments[5], step.row(arguments[4])
         value = _vectors_combined(step, row, total, lanes)
         width, word = lanes // 2, total.type

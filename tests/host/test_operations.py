@@ -271,6 +271,26 @@ def test_reductions_of_nothing() -> None:
             ct.reduce("ab->a", x, op=op)
 
 
+@families
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "c16", "i4"])
+def test_pairs_of_kept_elements(family: str, dtype: str) -> None:
+    """Two kept elements side by side, before a long reduced mode."""
+    rng = np.random.default_rng(14)
+    x = np.exp(1e-3j * rng.random((2, 5000))) if dtype[0] == "c" else rng.random((2, 5000)) + 0.5
+    x = np.asfortranarray(x.astype(dtype))
+    handle = HANDLES[family]
+    for op, function in (("add", np.add), ("mul", np.multiply)):
+        found = ct.reduce("ab->a", x, op=op, handle=handle)
+        exact = x.dtype if dtype == "i4" else wide(x).dtype
+        wanted = function.reduce(x, axis=1, dtype=exact)
+        np.testing.assert_allclose(
+            found, wanted.astype(dtype), rtol=1e-2 if dtype == "f4" else 2e-3
+        )
+    y = rng.random((6000, 2))
+    found = ct.contract("ka,a->a", y, np.array([1, 1j]), handle=handle)
+    np.testing.assert_allclose(found, y.sum(axis=0) * [1, 1j])
+
+
 # --- elementwise ----------------------------------------------------------------------------------
 
 
