@@ -56,8 +56,6 @@ def _labels(modes: str, group: int, large: int) -> tuple[str, ...]:
     """The dimensions with the channels in three pieces, from slowest to fastest."""
     pieces = ("outer", "middle", "inner")
     inside = 0 if group == 0 else 2 if group == large else 1  # pieces of the innermost dimension
-    if group == 1:
-        inside = 0
     outside = pieces[: 3 - inside]
     labels: list[str] = []
     for mode in modes:

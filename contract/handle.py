@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import count
+from itertools import chain, count
 from types import TracebackType
 from typing import Any
 
@@ -61,7 +61,9 @@ class Handle:
         preference = PlanPreference() if preference is None else preference
         limit = preference.workspace_limit
         smallest: int | None = None
-        for plan in self.candidates(operation, preference):
+        frugal = replace(preference, workspace_limit=0)
+        found = self.candidates(operation, preference)
+        for plan in chain(found, self.candidates(operation, frugal) if limit else ()):
             needed = plan.required_workspace
             if limit is None or needed <= limit:
                 return plan

@@ -42,7 +42,7 @@ from contract.plan import (
     step_slots,
 )
 from contract.products import Option, ProductProblem, Term
-from contract.workspace import Lifetime, place
+from contract.workspace import Lifetime, place, rounded
 
 __all__ = ["make_plan"]
 
@@ -403,7 +403,7 @@ class _Builder:
         """Whether a temporary with these modes is within the workspace limit."""
         limit = self.preference.workspace_limit
         size = prod(self.extents[mode] for mode in modes) * item_size(self.accumulator)
-        return limit is None or size <= limit
+        return limit is None or rounded(size) <= limit
 
     def _product(
         self,

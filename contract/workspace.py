@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["ALIGNMENT", "Lifetime", "place"]
+__all__ = ["ALIGNMENT", "Lifetime", "place", "rounded"]
 
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector load of the host
 
@@ -27,7 +27,7 @@ def place(lifetimes: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
     for index in sorted(range(len(lifetimes)), key=lambda i: -lifetimes[i].bytes):
         offsets[index] = _lowest_gap(lifetimes, offsets, placed, index)
         placed.append(index)
-    size = max((o + _rounded(t.bytes) for o, t in zip(offsets, lifetimes, strict=True)), default=0)
+    size = max((o + rounded(t.bytes) for o, t in zip(offsets, lifetimes, strict=True)), default=0)
     return tuple(offsets), size
 
 
@@ -36,17 +36,18 @@ def _lowest_gap(
 ) -> int:
     need = lifetimes[index]
     neighbours = sorted(
-        (offsets[i], offsets[i] + _rounded(lifetimes[i].bytes))
+        (offsets[i], offsets[i] + rounded(lifetimes[i].bytes))
         for i in placed
         if lifetimes[i].first <= need.last and need.first <= lifetimes[i].last
     )
     offset = 0
     for begin, end in neighbours:
-        if offset + _rounded(need.bytes) <= begin:
+        if offset + rounded(need.bytes) <= begin:
             break
         offset = max(offset, end)
     return offset
 
 
-def _rounded(size: int) -> int:
+def rounded(size: int) -> int:
+    """``size`` bytes and what fills the last line."""
     return -(-size // ALIGNMENT) * ALIGNMENT

@@ -25,9 +25,10 @@ from contract.run.host_products import (
 from contract.run.host_reductions import prepare_reduce
 from contract.run.host_views import Array
 from contract.run.kernel_families import load_kernels
-from contract.run.memory import NOTHING, MemoryPool, rounded
+from contract.run.memory import NOTHING, MemoryPool
 from contract.run.steps import Memory, Prepared, Run, Scalars
 from contract.run.workers import Workers
+from contract.workspace import rounded
 
 __all__ = ["HostExecutor", "LoadedPlan"]
 

@@ -13,7 +13,8 @@ from contract.operators import Operator
 from contract.run.host_kernels import CopyKernel, HostKernels
 from contract.run.host_operators import add_scaled, spare_elements
 from contract.run.host_views import Array
-from contract.run.memory import Cutter, rounded
+from contract.run.memory import Cutter
+from contract.workspace import rounded
 
 __all__ = ["Blocks", "Finish", "Flat", "filled", "offset"]
 

@@ -22,9 +22,10 @@ from contract.run.blas_threads import blas_threads
 from contract.run.host_kernels import CopyKernel, HostKernels, flatten
 from contract.run.host_operators import add_scaled, apply_operator, spare_elements
 from contract.run.host_views import Array, compact_strides, strided
-from contract.run.memory import Cutter, rounded
+from contract.run.memory import Cutter
 from contract.run.steps import Memory, Prepared, Scalars, share
 from contract.run.workers import Workers
+from contract.workspace import rounded
 
 __all__ = ["PanelProduct", "prepare_panels"]
 

@@ -14,9 +14,10 @@ from contract.run.host_elementwise import TilePass
 from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
 from contract.run.host_kernels import HostKernels, ProductKernel, flatten
 from contract.run.host_views import Array, Viewer, compact_strides, viewer
-from contract.run.memory import Cutter, rounded
+from contract.run.memory import Cutter
 from contract.run.steps import Memory, Prepared, Run, Scalars, share
 from contract.run.workers import Workers
+from contract.workspace import rounded
 
 __all__ = ["is_small_and_plain", "plain_product", "prepare_gemm", "prepare_loops", "prepare_small"]
 

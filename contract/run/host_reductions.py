@@ -20,9 +20,10 @@ from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
 from contract.run.host_kernels import CopyKernel, HostKernels, flatten
 from contract.run.host_operators import UFUNCS, apply_operator, spare_elements, transformed
 from contract.run.host_views import Array, compact_strides, viewer
-from contract.run.memory import Cutter, rounded
+from contract.run.memory import Cutter
 from contract.run.steps import Memory, Prepared, Scalars, share
 from contract.run.workers import Workers
+from contract.workspace import rounded
 
 __all__ = ["prepare_reduce"]
 

@@ -6,17 +6,12 @@ from typing import Any
 import numpy as np
 
 from contract.run.host_views import Array
-from contract.workspace import ALIGNMENT
+from contract.workspace import ALIGNMENT, rounded
 
-__all__ = ["NOTHING", "Cutter", "MemoryPool", "rounded"]
+__all__ = ["NOTHING", "Cutter", "MemoryPool"]
 
 NOTHING = np.empty(0, np.uint8)
 KEPT_BYTES = 1 << 26  # beyond this, memory goes back to the system after a call
-
-
-def rounded(size: int) -> int:
-    """``size`` bytes and what fills the last line."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 class MemoryPool:

@@ -367,6 +367,17 @@ def test_a_workspace_is_used_from_the_first_line_on() -> None:
             assert (d == 7).all()
 
 
+def test_a_limit_between_two_plans_takes_the_smaller() -> None:
+    """What temporaries take is rounded to lines, and there may be more than one."""
+    with ct.Handle(threads=1) as handle:
+        one = described("abx,bc->ac", {"a": 9, "b": 10, "c": 11, "x": 12})
+        two = described("abx,bcy->ac", {"a": 8, "b": 8, "c": 8, "x": 12, "y": 5})
+        for operation, limits in ((one, (719, 720, 767)), (two, (511, 512, 1023))):
+            for limit in limits:
+                plan = handle.plan(operation, ct.PlanPreference(workspace_limit=limit))
+                assert plan.required_workspace <= limit
+
+
 def test_too_small_a_workspace_is_refused_with_both_numbers() -> None:
     with ct.Handle(threads=1) as handle:
         chain = described("ab,bc,cd->ad", dict.fromkeys("abcd", 30))

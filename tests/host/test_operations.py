@@ -247,6 +247,24 @@ def test_reduce_large_with_operators(family: str, text: str, op: str) -> None:
 
 @families
 @pytest.mark.parametrize("op", BINARY)
+@pytest.mark.parametrize("operator", [None, "sqrt"])
+def test_reduce_in_parts(family: str, operator: str | None, op: str) -> None:
+    """Few kept elements of long sums: every part counts, the last and the shorter ones too."""
+    rng = np.random.default_rng(17)
+    for text, shape in (("ab->a", (3, 200_003)), ("ab->b", (200_003, 3)), ("abc->b", (70, 5, 900))):
+        x = 1 + rng.uniform(-1e-6, 1e-6, shape)
+        axes = tuple(at for at, label in enumerate(text.split("-")[0]) if label not in text[-1])
+        seen = x if operator is None else np.sqrt(x)
+        wanted = BINARY[op].reduce(seen, axis=axes)
+        c = rng.random(wanted.shape)
+        found = ct.reduce(
+            text, x, op=op, c=c, alpha=2, operators=(operator,), handle=HANDLES[family]
+        )
+        np.testing.assert_allclose(found, 2 * wanted + c, rtol=1e-9 if op in ("add", "mul") else 0)
+
+
+@families
+@pytest.mark.parametrize("op", BINARY)
 @pytest.mark.parametrize("size", [7, 300])
 @pytest.mark.parametrize("text", ["ab->a", "ab->b", "ab->"])
 def test_nan_propagates(family: str, op: str, size: int, text: str) -> None:
@@ -276,7 +294,9 @@ def test_reductions_of_nothing() -> None:
 def test_pairs_of_kept_elements(family: str, dtype: str) -> None:
     """Two kept elements side by side, before a long reduced mode."""
     rng = np.random.default_rng(14)
-    x = np.exp(1e-3j * rng.random((2, 5000))) if dtype[0] == "c" else rng.random((2, 5000)) + 0.5
+    x = 1 + 1e-4 * rng.random((2, 5000))
+    if dtype[0] == "c":
+        x = np.exp(1j * x)
     x = np.asfortranarray(x.astype(dtype))
     handle = HANDLES[family]
     for op, function in (("add", np.add), ("mul", np.multiply)):
