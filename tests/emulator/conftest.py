@@ -1,0 +1,43 @@
+"""Fixtures of the emulator's tests; they skip, with the reason, where the tools are missing."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from . import nvrtc
+from .build import CompilerMissing, compiler
+from .device import Device, Module, Options, Schedule
+
+SAMPLES = Path(__file__).parent / "samples"
+
+
+@pytest.fixture(scope="session")
+def device() -> Device:
+    """An emulated sm_90, where a C++ compiler and NVRTC are found."""
+    try:
+        compiler()
+        nvrtc.library()
+    except (CompilerMissing, nvrtc.NvrtcMissing) as missing:
+        pytest.skip(str(missing))
+    return Device("sm_90")
+
+
+@pytest.fixture(scope="session")
+def sample(device: Device) -> Callable[[str], Module]:
+    """Load a file of samples/, once per session."""
+    loaded: dict[str, Module] = {}
+
+    def load(name: str) -> Module:
+        if name not in loaded:
+            loaded[name] = device.load((SAMPLES / name).read_text())
+        return loaded[name]
+
+    return load
+
+
+@pytest.fixture(params=[(s, late) for s in Schedule for late in (True, False)], ids=str)
+def options(request: pytest.FixtureRequest) -> Options:
+    """Every schedule, with copies that land late and at once."""
+    schedule, late = request.param
+    return Options(schedule=schedule, late=late)

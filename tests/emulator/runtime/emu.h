@@ -1,0 +1,3 @@
+// All a translated module needs.
+#pragma once
+#include "launch.h"
