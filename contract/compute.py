@@ -118,7 +118,6 @@ _INPUT_ROUNDOFF = {
     ComputeType.INT8X8: 2.0**-53,
 }
 _COMPUTED_IN_HALF = {ComputeType.F16: "float16", ComputeType.BF16: "bfloat16"}
-_SINGLE_OF = {"float64": "float32", "complex128": "complex64"}
 
 _ITEM_SIZES = {
     "bool": 1,
@@ -264,16 +263,15 @@ def rule(family: Family, types: Sequence[str], dtype: str, requested: ComputeTyp
 def _promise(family: Family, dtype: str, compute: ComputeType) -> Rule:
     """What a legal row promises.
 
-    64-bit data with compute type 32F is computed in 32 bits. Everything else is computed in the
-    type itself, 16-bit types in float32: at least what the row asks for.
+    The host computes in the type itself, 16-bit types in float32: at least what any row asks.
     """
     own = accumulator(dtype)
     half = _COMPUTED_IN_HALF.get(compute)
-    if compute is ComputeType.F32:
-        own = _SINGLE_OF.get(own, own)
-    scalar = accumulator(dtype)
+    scalar = own
     if half is not None and family in (Family.ELEMENTWISE, Family.PERMUTATION):
         scalar = half
     promised = unit_roundoff(dtype if half == dtype else own)
+    if compute is ComputeType.F32:
+        promised = unit_roundoff("float32")
     rounded = _INPUT_ROUNDOFF[compute]
     return Rule(compute, own, scalar, rounded if rounded > unit_roundoff(dtype) else 0.0, promised)

@@ -79,10 +79,10 @@ PROMISES = [
     ("float32", "16BF", Family.CONTRACTION, "float32", "float32", 2.0**-8, 2.0**-24),
     ("float32", "9X16BF", Family.CONTRACTION, "float32", "float32", 0.0, 2.0**-24),
     ("float64", "64F", Family.CONTRACTION, "float64", "float64", 0.0, 2.0**-53),
-    ("float64", "32F", Family.CONTRACTION, "float32", "float64", 2.0**-24, 2.0**-24),
+    ("float64", "32F", Family.CONTRACTION, "float64", "float64", 2.0**-24, 2.0**-24),
     ("float64", "8XINT8", Family.CONTRACTION, "float64", "float64", 0.0, 2.0**-53),
     ("complex64", "TF32", Family.CONTRACTION, "complex64", "complex64", 2.0**-11, 2.0**-24),
-    ("complex128", "32F", Family.CONTRACTION, "complex64", "complex128", 2.0**-24, 2.0**-24),
+    ("complex128", "32F", Family.CONTRACTION, "complex128", "complex128", 2.0**-24, 2.0**-24),
 ]
 
 
