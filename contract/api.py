@@ -90,16 +90,11 @@ def contract_trinary(
     ``contract_trinary("ab,bc,cd->ad", A, B, C)``; the addend is called ``d`` here, the other
     options are ``contract``'s. Source: cuTENSOR's trinary contraction.
     """
-    if type(expression) is not str:
-        expression, operands = interleaved_arguments((expression, *operands))
     if "c" in options:
         raise InvalidValueError("The addend of contract_trinary is called d.")
-    if len(operands) != 3:
-        raise InvalidValueError(f"contract_trinary takes three operands: it got {len(operands)}.")
-    if type(expression) is not str:
-        sublists, output = expression
-        pairs = [x for pair in zip(operands, sublists, strict=True) for x in pair]
-        return contract(*pairs, *([] if output is None else [output]), c=d, beta=beta, **options)
+    count = len(operands) if type(expression) is str else (1 + len(operands)) // 2
+    if count != 3:
+        raise InvalidValueError(f"contract_trinary takes three operands: it got {count}.")
     return contract(expression, *operands, c=d, beta=beta, **options)
 
 

@@ -75,7 +75,8 @@ class Combination:
             raise InvalidValueError(
                 f"padding_value must be a scalar number: it is {self.padding_value!r}."
             )
-        object.__setattr__(self, "written", repr(self.padding_value))
+        written = "" if self.padding is None else repr(self.padding_value)
+        object.__setattr__(self, "written", written)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from contract.compute import is_complex, is_real_floating, item_size
+from contract.compute import is_complex, item_size
 from contract.descriptors import TensorDescriptor
 from contract.errors import InsufficientWorkspaceError, InvalidValueError, UnsupportedTypeError
 from contract.plan import Elementwise, Permute, Plan, Source
@@ -191,15 +191,19 @@ def scalar_in(dtype: np.dtype[Any], name: str, value: Any) -> Any:
 
 def check_output_type(result: np.dtype[Any], out: np.dtype[Any], casting: Any) -> None:
     """UnsupportedTypeError unless a result of one type may be stored in the other."""
-    allowed = np.can_cast(result, out, casting)
-    if casting == "same_kind" and "bfloat16" in (result.name, out.name):  # no kind to NumPy
-        allowed = allowed or is_real_floating(result.name)
-        allowed = allowed and not is_complex(result.name)
+    if casting == "same_kind":  # bfloat16 has no kind to NumPy: it is cast as float16 is
+        allowed = np.can_cast(_as_half(result), _as_half(out), casting)
+    else:
+        allowed = np.can_cast(result, out, casting)
     if not allowed:
         raise UnsupportedTypeError(
             f"out of type {out.name} cannot hold a result of type {result.name} by rule "
             f"{casting!r}."
         )
+
+
+def _as_half(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(np.float16) if dtype.name == "bfloat16" else dtype
 
 
 def _in_place(plan: Plan) -> frozenset[int]:
