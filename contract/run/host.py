@@ -12,7 +12,7 @@ from contract.descriptors import TensorDescriptor
 from contract.layout import offset_bounds, packed_strides, span
 from contract.plan import Elementwise, Gemm, Gett, Kind, Permute, Plan, Reduce, Slot, Step
 from contract.run.host_elementwise import prepare_elementwise, prepare_permute
-from contract.run.host_kernels import HostKernels, strided_view
+from contract.run.host_kernels import SMALL_ELEMENTS, HostKernels, strided_view
 from contract.run.host_panels import prepare_panels
 from contract.run.host_products import (
     SMALL_PRODUCT,
@@ -31,8 +31,6 @@ from contract.run.workers import Workers
 from contract.workspace import rounded
 
 __all__ = ["HostExecutor", "LoadedPlan"]
-
-SMALL_ELEMENTS = 1 << 13  # below, NumPy is done before a compiled kernel has its arguments
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from contract.layout import fuse
 from contract.operators import Operator
 from contract.plan import Elementwise, Permute, Plan, Scalar, Source
 from contract.run.host_finish import Blocks, Flat, offset
-from contract.run.host_kernels import CopyKernel, HostKernels, flatten
+from contract.run.host_kernels import SMALL_ELEMENTS, CopyKernel, HostKernels, flatten
 from contract.run.host_operators import UFUNCS, apply_operator, spare_elements, transformed
 from contract.run.host_views import Array, compact_strides, strided, viewer
 from contract.run.memory import Cutter
@@ -34,7 +34,6 @@ LINE_ELEMENTS = 64  # of a tile along the fastest dimension of every operand
 SHORT_RUN = 32  # elements; NumPy's loops cost as much as so many elements
 PARALLEL_TILES = 2  # fewer are done before a second thread has started
 NUMPY_BUFFER = 1 << 13  # elements that NumPy's loops may buffer of each operand
-SMALL_ELEMENTS = 1 << 13  # a NumPy call is done before a compiled kernel has its arguments
 
 
 def prepare_elementwise(

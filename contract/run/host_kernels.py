@@ -15,6 +15,7 @@ from contract.run.host_views import Array
 
 __all__ = [
     "PARALLEL_BYTES",
+    "SMALL_ELEMENTS",
     "CopyKernel",
     "HostKernels",
     "LoopRow",
@@ -29,6 +30,7 @@ ProductKernel = Callable[[Array, int, Array, int, Array, int], None]
 MatmulKernel = Callable[[Array, Array, Array], None]
 LoopRow = tuple[str, int, tuple[int, int, int]]  # kind, extent, strides in a, b, d
 
+SMALL_ELEMENTS = 1 << 13  # below, NumPy is done before a compiled kernel has its arguments
 PARALLEL_BYTES = 1 << 18  # smaller moves are done before a second thread has started
 
 

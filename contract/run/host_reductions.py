@@ -17,7 +17,7 @@ from contract.layout import fuse, packed_strides
 from contract.operators import Operator
 from contract.plan import Plan, Reduce, View
 from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
-from contract.run.host_kernels import CopyKernel, HostKernels, flatten
+from contract.run.host_kernels import SMALL_ELEMENTS, CopyKernel, HostKernels, flatten
 from contract.run.host_operators import UFUNCS, apply_operator, spare_elements, transformed
 from contract.run.host_views import Array, compact_strides, viewer
 from contract.run.memory import Cutter
@@ -27,7 +27,6 @@ from contract.workspace import rounded
 
 __all__ = ["prepare_reduce"]
 
-SMALL_ELEMENTS = 1 << 13  # one NumPy call is the quickest way
 KEPT_ELEMENTS = 1 << 13  # of a block, in which sums stay in cache
 LOADED_ELEMENTS = 1 << 14  # of a block that is copied first
 JOBS = 16  # for the threads to share, where the sizes allow so many

@@ -12,7 +12,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 
 from contract.run.host_views import Array
-from contract.run.numba_tools import compiled, emitted
+from contract.run.numba_tools import advance, compiled, emitted
 
 __all__ = ["WIDTHS", "Region", "copy_region"]
 
@@ -465,23 +465,6 @@ def _place(loops: Array, unit: int, index: Array) -> tuple[int, int]:
 
 
 @compiled
-def _advance(loops: Array, index: Array, s: int, t: int) -> tuple[int, int]:
-    """The offsets of the next unit."""
-    for at in range(loops.shape[0]):
-        index[at] += 1
-        left = loops[at, 0] - index[at]
-        if left > 0:
-            last = 1 if left == 1 else 0
-            s += loops[at, 1] - last * loops[at, 3]
-            t += loops[at, 2] - last * loops[at, 4]
-            break
-        index[at] = 0
-        s -= (loops[at, 0] - 1) * loops[at, 1] - loops[at, 3]
-        t -= (loops[at, 0] - 1) * loops[at, 2] - loops[at, 4]
-    return s, t
-
-
-@compiled
 def _move_run(s: int, t: int, run: int) -> None:
     """``run`` bytes, the last piece overlapping the one before it."""
     if run >= 64:
@@ -528,7 +511,7 @@ def copy_runs(
             a, b = s + j * two[1, 1], t + j * two[1, 2]
             for i in range(n):
                 _move_run(a + i * si, b + i * ti, run)
-        s, t = _advance(loops, index, s, t)
+        s, t = advance(loops, 0, loops.shape[0], index, s, t)
 
 
 @compiled
@@ -551,7 +534,7 @@ def copy_far_runs(
     n, si, ti = two[0, 0], two[0, 1], two[0, 2]
     early = max(REACH // run, 1)
     for _unit in range(begin, end):
-        s1, t1 = _advance(loops, index, s, t)
+        s1, t1 = advance(loops, 0, loops.shape[0], index, s, t)
         for i in range(n):
             ahead = i + early
             a, b = (s, t) if ahead < n else (s1 - n * si, t1 - n * ti)
@@ -597,7 +580,7 @@ def copy_elements(
             else:
                 for i in range(n):
                     _convert(kinds, a + i * si, b + i * ti)
-        s, t = _advance(loops, index, s, t)
+        s, t = advance(loops, 0, loops.shape[0], index, s, t)
 
 
 @compiled
@@ -627,7 +610,7 @@ def transpose_tiles(
     rows = np.arange(to.size) * pitch
     far = to.size >= FAR_AHEAD * _lanes(kind) and to.size * _size(kind) < FORESEEN_RUN
     for _ in range(begin, end):
-        s1, t1 = _advance(loops, index, s, t)
+        s1, t1 = advance(loops, 0, loops.shape[0], index, s, t)
         if pitch == 0:
             _rectangle(kind, s, at, t, to)
         else:
@@ -660,7 +643,7 @@ def transpose_runs(
     s, t = s + s0 + source.ctypes.data, t + t0 + target.ctypes.data
     buffer = np.empty(to.size * pitch, np.uint8)
     for _ in range(begin, end):
-        s1, t1 = _advance(loops, index, s, t)
+        s1, t1 = advance(loops, 0, loops.shape[0], index, s, t)
         for i in range(at.size):
             if pitch > 0:
                 _gather_runs(s + at[i], buffer.ctypes.data + i * run, pitch, to.size, run)

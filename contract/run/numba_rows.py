@@ -16,7 +16,7 @@ from numba.np.numpy_support import from_dtype
 
 from contract.operators import BinaryOperator
 from contract.run.host_views import Array
-from contract.run.numba_tools import compiled, emitted
+from contract.run.numba_tools import advance, compiled, emitted
 
 __all__ = [
     "CONTIGUOUS",
@@ -483,24 +483,7 @@ def reduce_blocks(tag: Any, source: Array, s: int, target: Array, t: int, at: in
             _visits(tag, block, source, s, loops, passes[each], offsets, index)
         _fold(tag, block, plan[2], plan[3])
         _store(block, target, t, loops, outer_end, store_end, index)
-        s, t = _advance(loops, 0, outer_end, index, s, t)
-
-
-@compiled
-def _advance(loops: Array, begin: int, end: int, index: Array, s: int, t: int) -> tuple[int, int]:
-    """The offsets of the next visit of loops begin..end; after the last one the first ones."""
-    for at in range(begin, end):
-        index[at] += 1
-        left = loops[at, 0] - index[at]
-        if left > 0:
-            last = 1 if left == 1 else 0
-            s += loops[at, 1] - last * loops[at, 3]
-            t += loops[at, 2] - last * loops[at, 4]
-            break
-        index[at] = 0
-        s -= (loops[at, 0] - 1) * loops[at, 1] - loops[at, 3]
-        t -= (loops[at, 0] - 1) * loops[at, 2] - loops[at, 4]
-    return s, t
+        s, t = advance(loops, 0, outer_end, index, s, t)
 
 
 @compiled
@@ -549,7 +532,7 @@ def _visits(
                     else:
                         _combine_tabulated(tag, block, w, source, a, length, offsets, low, high)
                     length, low, high = tail, end, tail_end
-        s, to = _advance(loops, first + 1, what[8], index, s, to)
+        s, to = advance(loops, first + 1, what[8], index, s, to)
 
 
 @compiled
@@ -577,7 +560,7 @@ def _store(
         else:
             for i in range(n):
                 target[np.uint64(t + i * to_step)] = block[np.uint64(w + i * from_step)]
-        w, t = _advance(loops, begin + 1, end, index, w, t)
+        w, t = advance(loops, begin + 1, end, index, w, t)
 
 
 @compiled

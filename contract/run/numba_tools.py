@@ -6,7 +6,9 @@ from typing import Any, TypeVar, cast
 import numba
 from numba.extending import intrinsic
 
-__all__ = ["compiled", "emitted"]
+from contract.run.host_views import Array
+
+__all__ = ["advance", "compiled", "emitted"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -22,3 +24,20 @@ def compiled(function: Function) -> Function:
 def emitted(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` as a writer of LLVM instructions for compiled code to call."""
     return cast(Callable[..., Any], intrinsic(prefer_literal=True)(function))
+
+
+@compiled
+def advance(loops: Array, begin: int, end: int, index: Array, s: int, t: int) -> tuple[int, int]:
+    """The offsets of the next visit of loops begin..end; after the last one the first ones."""
+    for at in range(begin, end):
+        index[at] += 1
+        left = loops[at, 0] - index[at]
+        if left > 0:
+            last = 1 if left == 1 else 0
+            s += loops[at, 1] - last * loops[at, 3]
+            t += loops[at, 2] - last * loops[at, 4]
+            break
+        index[at] = 0
+        s -= (loops[at, 0] - 1) * loops[at, 1] - loops[at, 3]
+        t -= (loops[at, 0] - 1) * loops[at, 2] - loops[at, 4]
+    return s, t
