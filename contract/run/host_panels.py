@@ -6,9 +6,10 @@ to C and written. Blocks are spread over our threads, one BLAS thread each. The 
 sum is fixed by the plan, so the number of threads does not change a bit.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from itertools import product as combinations
 from math import ceil, prod
 from typing import Any, Literal
@@ -143,6 +144,7 @@ class PanelProduct:
         self.sums = tuple(_sums(step.loops, self.panels))
         self.jobs = [(at, part) for at, sum_ in enumerate(self.sums) for part in range(len(sum_))]
         shapes = {block.extents for sum_ in self.sums for chain in sum_ for block in chain}
+        self.side: Callable[[Name, tuple[int, ...]], _Side] = cache(self._side)
         self.variants = {extents: self._variant(extents) for extents in sorted(shapes)}
         self.size_a, self.size_b, self.size_d = (
             max(getattr(variant, name).elements for variant in self.variants.values())
@@ -254,25 +256,32 @@ class PanelProduct:
     # --- preparation ----------------------------------------------------------------------
 
     def _variant(self, extents: tuple[int, ...]) -> _Variant:
-        step, panels = self.step, self.panels
-        return _Variant(
-            self._side("a", step.a, extents, (panels.m, panels.k), panels.pack_a),
-            self._side("b", step.b, extents, (panels.k, panels.n), panels.pack_b),
-            self._side("d", step.d, extents, (panels.m, panels.n), panels.pack_d),
-            None
-            if step.c is None
-            else self._side("c", step.c, extents, (panels.m, panels.n), True),
+        """Blocks that differ in loops an operand has not share its side, and so its panel."""
+
+        def side(name: Name) -> _Side:
+            strides, (rows, columns) = _strides(self.step.loops, name), self._groups(name)
+            own = (*rows, *columns, *(at for at in self.panels.batch if strides[at]))
+            return self.side(name, tuple(n if at in own else 1 for at, n in enumerate(extents)))
+
+        return _Variant(side("a"), side("b"), side("d"), None if self.step.c is None else side("c"))
+
+    def _groups(self, name: Name) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The loops that make the rows and the columns of an operand's matrices."""
+        panels = self.panels
+        return {"a": (panels.m, panels.k), "b": (panels.k, panels.n)}.get(
+            name, (panels.m, panels.n)
         )
 
-    def _side(
-        self,
-        name: Name,
-        slot: int,
-        extents: tuple[int, ...],
-        groups: tuple[tuple[int, ...], tuple[int, ...]],
-        pack: bool,
-    ) -> _Side:
-        memory = _strides(self.step.loops, name)
+    def _side(self, name: Name, extents: tuple[int, ...]) -> _Side:
+        step, panels = self.step, self.panels
+        slot, pack = {
+            "a": (step.a, panels.pack_a),
+            "b": (step.b, panels.pack_b),
+            "d": (step.d, panels.pack_d),
+            "c": (step.c, True),
+        }[name]
+        assert slot is not None
+        groups, memory = self._groups(name), _strides(step.loops, name)
         if not pack:
             return self._show(None, 0, extents, groups, memory)
         # C is added to the panel of D, so its panel has the order of D's.

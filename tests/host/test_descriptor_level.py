@@ -335,6 +335,24 @@ def test_every_candidate_for_products_in_blocks(
         assert (memory[end - 64 :] == 0xA5).all()
 
 
+def test_a_panel_that_threads_share_is_packed_once(rng: np.random.Generator) -> None:
+    """Blocks of unequal extents read the same panel of B: packing it twice would be a race."""
+    text, extents = "deca,be->abcd", {"a": 17, "b": 18, "c": 19, "d": 20, "e": 21}
+    operation = described(text, extents, False)
+    root = ct.Operator.SQRT
+    operation = replace(
+        operation, inputs=tuple(replace(x, operator=root) for x in operation.inputs)
+    )
+    a, b = (fortran(rng, *(extents[x] for x in term)) for term in ("deca", "be"))
+    wanted = np.einsum(text, np.sqrt(a), np.sqrt(b), optimize=True)
+    with ct.Handle(threads=2) as handle:
+        for plan in handle.candidates(operation, ct.PlanPreference()):
+            for _ in range(60):
+                d = np.full_like(wanted, np.nan, order="F")
+                handle.contract(plan, 1, a, b, 0, None, d)
+                np.testing.assert_allclose(d, wanted, rtol=1e-12)
+
+
 def test_the_last_candidate_is_the_last() -> None:
     operation = described("dca,bd->abc", {"a": 40, "b": 24, "c": 30, "d": 40})
     with ct.Handle(threads=1) as handle:
