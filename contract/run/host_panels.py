@@ -307,7 +307,7 @@ class PanelProduct:
         strides: Sequence[int],
     ) -> _Side:
         """Batch dimensions, outermost first, then the rows and columns of a matrix."""
-        batch = [at for at in reversed(self.panels.batch) if extents[at] > 1]
+        batch = [at for at in reversed(self.panels.batch) if self.panels.blocks[at] > 1]
         shape = [extents[at] if strides[at] else 1 for at in batch]
         steps = [strides[at] for at in batch]
         for group in groups:
