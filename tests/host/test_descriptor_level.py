@@ -168,7 +168,7 @@ def test_the_other_operations(handle: ct.Handle, rng: np.random.Generator) -> No
     np.testing.assert_array_equal(d, np.maximum(b.T, 0.5 * c))
 
     trinary = handle.plan(ct.ElementwiseOperation((wide, tall, row), wide, operators))
-    handle.elementwise_trinary(trinary, 2, a, 3, b, 1, r * 0 + 1, d)
+    handle.elementwise_trinary(trinary, 2, a, 3, b, 1, np.ones(60), d)
     np.testing.assert_allclose(d, np.maximum(6 * a * b.T, 1), rtol=1e-15)
 
     reduction = handle.plan(ct.Reduction((wide,), row, row, ct.BinaryOperator.MAX))
