@@ -20,6 +20,7 @@ LEVELS = (
     {"matrix_options", "panel_options"},
     {"candidates"},
     {"planner"},
+    {"kernels.call"},
     {"run.explain", "run.workers", "run.blas_threads", "run.host_views"},
     {"run.memory", "run.host_operators", "run.host_kernels", "run.numba_tools"},
     {"run.steps", "run.numpy_kernels", "run.numba_rows", "run.numba_copies"},
@@ -40,7 +41,7 @@ LEVELS = (
     {"__main__"},
 )
 ARRAY_LIBRARIES = {"numpy", "cupy", "numba", "torch", "jax"}
-PLANNING = set().union(*LEVELS[:9])
+PLANNING = set().union(*LEVELS[:10])
 
 
 def modules() -> dict[str, Path]:
@@ -48,7 +49,7 @@ def modules() -> dict[str, Path]:
     for path in PACKAGE.rglob("*.py"):
         name = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
         found[name.removesuffix("__init__").rstrip(".")] = path
-    return {name: path for name, path in found.items() if name != "run"}
+    return {name: path for name, path in found.items() if name not in ("run", "kernels")}
 
 
 def imports(path: Path) -> set[str]:

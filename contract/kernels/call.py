@@ -1,0 +1,224 @@
+"""What a launch is, as data: the kernel's source, its grid, and its argument struct.
+
+The struct's layout is that of C: every field at a multiple of its alignment. Pointers and scalars
+are known only when the kernel is launched; everything else is there from the start.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from importlib import resources
+
+from contract.plan import Scalar
+
+__all__ = [
+    "Arguments",
+    "BlasCall",
+    "DeviceCall",
+    "Fields",
+    "KernelCall",
+    "MatrixLayout",
+    "Memory",
+    "Pointer",
+    "ScalarField",
+]
+
+Three = tuple[int, int, int]
+MOST_ARGUMENT_BYTES = 4096
+
+
+class Memory(Enum):
+    """Where a pointer of a launch points."""
+
+    SLOT = "slot"  # the tensor in a slot of the plan
+    SCRATCH = "scratch"  # workspace of the step itself
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """The address ``bytes`` from the start of a slot's tensor or of the step's scratch memory."""
+
+    memory: Memory
+    slot: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarField:
+    """A scalar of the execution stored as ``dtype`` at ``offset`` of the struct."""
+
+    offset: int
+    scalar: Scalar
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """An argument struct: its bytes, and which of them are filled in at launch."""
+
+    data: bytes
+    pointers: tuple[tuple[int, Pointer], ...]
+    scalars: tuple[ScalarField, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """One launch: ``headers`` and ``stub`` make the source, ``entry`` is in the stub.
+
+    ``reason`` says why this configuration is legal and was chosen. ``scratch`` bytes of workspace
+    beside the plan's are alive during the step.
+    """
+
+    headers: tuple[str, ...]
+    stub: str
+    entry: str
+    grid: Three
+    block: Three
+    arguments: Arguments
+    reason: str
+    shared: int = 0
+    scratch: int = 0
+
+    @property
+    def source(self) -> str:
+        """The CUDA C++ of the kernel, complete: nothing is included from elsewhere."""
+        return "\n".join((*map(_header, self.headers), self.stub))
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixLayout:
+    """A column-major matrix for BLAS: where it begins, and strides in elements."""
+
+    pointer: Pointer
+    leading: int
+    transposed: bool = False
+    batch_stride: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BlasCall:
+    """D = alpha op(A) op(B) + beta D for ``batch`` matrices of ``dtype``, by cuBLAS.
+
+    op(A) is m x k, op(B) is k x n. A scalar of None is 1 for alpha and 0 for beta. ``compute``
+    names the type of products and sums: never less than the plan promises.
+    """
+
+    m: int
+    n: int
+    k: int
+    a: MatrixLayout
+    b: MatrixLayout
+    d: MatrixLayout
+    batch: int
+    dtype: str
+    compute: str
+    alpha: Scalar | None
+    beta: Scalar | None
+    reason: str
+
+
+DeviceCall = KernelCall | BlasCall
+
+
+@cache
+def _header(name: str) -> str:
+    return (resources.files("contract.kernels") / f"{name}.cuh").read_text()
+
+
+class Fields:
+    """Builds Arguments field by field, as C lays a struct out."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._pointers: list[tuple[int, Pointer]] = []
+        self._scalars: list[ScalarField] = []
+        self._alignment = 1
+
+    def pointer(self, pointer: Pointer | None) -> None:
+        """An address; None is a null pointer."""
+        at = self._align(8)
+        if pointer is not None:
+            self._pointers.append((at, pointer))
+        self._data += bytes(8)
+
+    def scalar(self, scalar: Scalar | None, dtype: str) -> None:
+        """A scalar of the execution; None is a constant 1."""
+        at = self._align(_size(dtype))
+        if scalar is None:
+            self._data += packed(dtype, 1)
+        else:
+            self._scalars.append(ScalarField(at, scalar, dtype))
+            self._data += bytes(_size(dtype))
+
+    def value(self, dtype: str, value: complex) -> None:
+        """A constant of a data type."""
+        self._align(_size(dtype))
+        self._data += packed(dtype, value)
+
+    def unsigned(self, *values: int) -> None:
+        """32-bit integers of 0 or more."""
+        self._align(4)
+        self._data += struct.pack(f"<{len(values)}I", *values)
+
+    def integers(self, values: Iterable[int]) -> None:
+        """64-bit integers."""
+        numbers: Sequence[int] = tuple(values)
+        self._align(8)
+        self._data += struct.pack(f"<{len(numbers)}q", *numbers)
+
+    def arguments(self) -> Arguments:
+        """The struct, padded to its alignment."""
+        self._align(self._alignment)
+        assert len(self._data) <= MOST_ARGUMENT_BYTES, len(self._data)
+        return Arguments(bytes(self._data), tuple(self._pointers), tuple(self._scalars))
+
+    def _align(self, alignment: int) -> int:
+        self._alignment = max(self._alignment, alignment)
+        self._data += bytes(-len(self._data) % alignment)
+        return len(self._data)
+
+
+_FORMATS = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint8": "B",
+    "uint16": "H",
+    "uint32": "I",
+    "uint64": "Q",
+    "float16": "e",
+    "float32": "f",
+    "float64": "d",
+    "complex64": "ff",
+    "complex128": "dd",
+}
+
+
+def _size(dtype: str) -> int:
+    return 2 if dtype == "bfloat16" else struct.calcsize("<" + _FORMATS[dtype])
+
+
+def packed(dtype: str, value: complex) -> bytes:
+    """The bytes of one element; the alignment of a type is its size."""
+    if dtype == "bfloat16":
+        return _bfloat16(float(value.real))
+    kind = _FORMATS[dtype]
+    if len(kind) == 2:
+        number = complex(value)
+        return struct.pack("<" + kind, number.real, number.imag)
+    if kind == "?":
+        return struct.pack("<?", bool(value))
+    number_of = float if kind in "efd" else int
+    return struct.pack("<" + kind, number_of(value.real))
+
+
+def _bfloat16(value: float) -> bytes:
+    """The upper half of a binary32, to nearest, ties to even."""
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    if value != value:
+        return struct.pack("<H", 0x7FC0)
+    return struct.pack("<H", (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)

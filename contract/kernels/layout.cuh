@@ -1,0 +1,42 @@
+// Indices and strides: loops whose extents and strides travel in the arguments of a kernel.
+
+namespace contract {
+
+// One loop over TENSORS tensors. With padding, its indices left <= i < left + inside have a source.
+template <int TENSORS>
+struct Loop {
+  unsigned extent, magic, shift, unused;  // magic and shift divide by the extent
+  long long left, inside;
+  long long stride[TENSORS];  // in elements
+};
+
+// n / d = floor(n magic / 2^(32 + shift)) for n < 2^31; a magic of 0 stands for d = 1.
+template <int TENSORS>
+__device__ inline unsigned quotient(unsigned n, const Loop<TENSORS> &d) {
+  return d.magic ? __umulhi(n, d.magic) >> d.shift : n;
+}
+
+// The offset of an index in each tensor, whether it is an index at all, and whether it has a source.
+template <class Offset, int TENSORS, bool PADDED>
+struct Place {
+  Offset at[TENSORS] = {};
+  bool valid = true, inside = true;
+
+  __device__ void move(const Loop<TENSORS> &loop, Offset index) {
+#pragma unroll
+    for (int t = 0; t < TENSORS; ++t) at[t] += index * (Offset)loop.stride[t];
+    if constexpr (PADDED) inside = inside && index >= loop.left && index - loop.left < loop.inside;
+  }
+
+  // Splits ``i`` over loops, the first fastest; returns what is left for the loops that follow.
+  __device__ unsigned split(unsigned i, const Loop<TENSORS> *loops, unsigned count) {
+    for (unsigned at = 0; at < count; ++at) {
+      const unsigned rest = quotient(i, loops[at]);
+      move(loops[at], i - rest * loops[at].extent);
+      i = rest;
+    }
+    return i;
+  }
+};
+
+}  // namespace contract
