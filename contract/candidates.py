@@ -52,7 +52,7 @@ def loop_option(problem: ProductProblem, loops: tuple[Loop, ...], machine: Machi
     """No packing at all: right for any strides, and the quickest way for small products."""
     step = product_step(Gett, problem, loops)
     work = 2 * prod(loop.extent for loop in loops)
-    seconds = 2 * machine.call + work / machine.loop_flops
+    seconds = 2 * machine.call + work / machine.loop_flops.of(problem.dtype)
     for stride in (STRIDE_A, STRIDE_B, STRIDE_D):
         own = [loop for loop in loops if stride(loop)]
         seconds += machine.stream_seconds(extent_of(own), run_length(own, stride), step.dtype)

@@ -9,16 +9,28 @@ from dataclasses import dataclass
 
 from contract.compute import is_blas_type, is_complex, item_size
 
-__all__ = ["HOST", "Machine"]
+__all__ = ["HOST", "Machine", "Rates", "gpu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Floating-point operations per second, by the width of real numbers."""
+
+    double: float
+    single: float
+
+    def of(self, dtype: str) -> float:
+        """The rate of a data type; types of neither width count as single."""
+        return self.double if dtype in ("float64", "complex128") else self.single
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
     """Rates per second and overheads in seconds of one kind of machine."""
 
-    blas_flops: float  # float64 matrix products; float32 runs at twice the rate
+    blas_flops: Rates  # matrix products
     plain_flops: float  # products of types that BLAS has not
-    loop_flops: float  # loop by loop on strided operands, without packing
+    loop_flops: Rates  # on strided operands, without packing
     memory_bandwidth: float  # bytes read and written
     cache_bandwidth: float  # the same inside the cache of one core
     shared_cache_bandwidth: float  # the same inside the cache all cores share
@@ -36,9 +48,7 @@ class Machine:
 
     def flops(self, dtype: str) -> float:
         """Floating-point operations per second of matrix products in ``dtype``."""
-        if not is_blas_type(dtype):
-            return self.plain_flops
-        return self.blas_flops * (2 if dtype in ("float32", "complex64") else 1)
+        return self.blas_flops.of(dtype) if is_blas_type(dtype) else self.plain_flops
 
     def product_seconds(self, count: int, m: int, n: int, k: int, dtype: str) -> float:
         """``count`` products of an m x k by a k x n matrix, operands in cache.
@@ -83,9 +93,9 @@ class Machine:
 
 
 HOST = Machine(
-    blas_flops=80e9,  # two AVX-512 cores; only the ratio to the bandwidths matters
+    blas_flops=Rates(80e9, 160e9),  # two AVX-512 cores; only the ratio to the bandwidths matters
     plain_flops=4e9,
-    loop_flops=1.5e9,
+    loop_flops=Rates(1.5e9, 1.5e9),
     memory_bandwidth=12e9,
     cache_bandwidth=60e9,
     shared_cache_bandwidth=30e9,
@@ -101,3 +111,40 @@ HOST = Machine(
     idle_factor=1.7,
     uneven_blocks=2.0,
 )
+
+
+def _gpu(blas: Rates, loops: Rates, bandwidth: float, cache: int) -> Machine:
+    """A GPU: no panels, for our kernels pack in shared memory; nothing waits for threads."""
+    return Machine(
+        blas_flops=blas,
+        plain_flops=loops.single,
+        loop_flops=loops,
+        memory_bandwidth=bandwidth,
+        cache_bandwidth=4 * bandwidth,
+        shared_cache_bandwidth=2 * bandwidth,
+        transpose_rate=bandwidth,  # turning in shared memory hides behind the loads
+        call=4e-6,
+        block=0.0,
+        product=20e-9,
+        line=32,
+        core_cache=1 << 17,
+        panel_bytes=(cache,),
+        loop_product=1 << 62,
+        shared_product=0,
+        idle_factor=1.0,
+        uneven_blocks=0.0,
+    )
+
+
+# Peak rates of the data sheets, loops at 0.6 of what the cores without tensor units reach.
+_GPUS = {
+    60: _gpu(Rates(4.7e12, 9.3e12), Rates(2.8e12, 5.6e12), 0.73e12, 4 << 20),  # P100
+    80: _gpu(Rates(19.5e12, 19.5e12), Rates(5.8e12, 11.7e12), 2.0e12, 40 << 20),  # A100
+    90: _gpu(Rates(67e12, 67e12), Rates(20e12, 40e12), 4.8e12, 50 << 20),  # H200
+    100: _gpu(Rates(40e12, 80e12), Rates(24e12, 48e12), 8.0e12, 126 << 20),  # B200
+}
+
+
+def gpu(capability: int) -> Machine:
+    """The machine of the newest known GPU that is not newer than the card (10 major + minor)."""
+    return _GPUS[max((each for each in _GPUS if each <= capability), default=min(_GPUS))]

@@ -99,10 +99,10 @@ class MatrixLayout:
 
 @dataclass(frozen=True, slots=True)
 class BlasCall:
-    """D = alpha op(A) op(B) + beta D for ``batch`` matrices of ``dtype``, by cuBLAS.
+    """D = [alpha] op(A) op(B) for ``batch`` matrices of ``dtype``, by cuBLAS.
 
-    op(A) is m x k, op(B) is k x n. A scalar of None is 1 for alpha and 0 for beta. ``compute``
-    names the type of products and sums: never less than the plan promises.
+    op(A) is m x k, op(B) is k x n. ``compute`` names cuBLAS's type of products and sums, which
+    is never less than the plan promises. ``scaled`` says whether alpha belongs to this product.
     """
 
     m: int
@@ -114,9 +114,7 @@ class BlasCall:
     batch: int
     dtype: str
     compute: str
-    alpha: Scalar | None
-    beta: Scalar | None
-    reason: str
+    scaled: bool
 
 
 DeviceCall = KernelCall | BlasCall
@@ -167,6 +165,10 @@ class Fields:
         numbers: Sequence[int] = tuple(values)
         self._align(8)
         self._data += struct.pack(f"<{len(numbers)}q", *numbers)
+
+    def align(self, alignment: int) -> None:
+        """Begin a struct inside the struct."""
+        self._align(alignment)
 
     def arguments(self) -> Arguments:
         """The struct, padded to its alignment."""

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from contract.errors import NotSupportedError
+
 __all__ = ["ARCHITECTURES", "ELEMENTWISE", "Architecture", "ElementwiseRow", "architecture_of"]
 
 
@@ -27,8 +29,17 @@ ARCHITECTURES = (
 
 
 def architecture_of(capability: int) -> Architecture:
-    """The newest known architecture that is not newer than the card (10 major + minor)."""
-    return [each for each in ARCHITECTURES if each.capability <= capability][-1]
+    """The newest known architecture that is not newer than the card (10 major + minor).
+
+    Below 6.0 there is none: NotSupportedError.
+    """
+    older = [each for each in ARCHITECTURES if each.capability <= capability]
+    if not older:
+        raise NotSupportedError(
+            f"A GPU of compute capability 6.0 or more is needed: this one has "
+            f"{capability // 10}.{capability % 10}."
+        )
+    return older[-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,9 +99,7 @@ def _padded(dimension: Dimension, left: int, right: int) -> Dimension:
 def _tensor(plan: Plan, slot: int) -> _Tensor:
     held = plan.slots[slot]
     placed = held.kind is SlotKind.TEMPORARY  # in workspace, at multiples of 64 bytes or more
-    return _Tensor(
-        slot, held.tensor.dtype, VECTOR_BYTES if placed else held.tensor.alignment
-    )
+    return _Tensor(slot, held.tensor.dtype, VECTOR_BYTES if placed else held.tensor.alignment)
 
 
 def _source(plan: Plan, source: Source) -> _Tensor:
@@ -151,10 +149,11 @@ def _tile(problem: _Problem, architecture: Architecture) -> _Tile:
     turned = _turned(problem, dimensions, unit)
     vector = 1 if unit > 1 else _vector(problem, dimensions, turned)
     if turned:
-        side = row.small_side if problem.tensors[0].size * unit <= 4 else row.large_side
         y = _fastest(dimensions, turned[0])
         widths = {at: 1 if unit > 1 else _widest(problem, dimensions, at, y) for at in turned}
         steps = vector, max(widths.values())
+        small = problem.tensors[0].size * unit <= 4 and max(steps) > 1
+        side = row.small_side if small else row.large_side
         x_side, y_side, rest = _sides(dimensions, y, turned[0], side, steps)
         reason = f"turned through a {side} x {side} tile"
         sizes = side, side
@@ -401,6 +400,7 @@ def _arguments(problem: _Problem, tile: _Tile, loops: Sequence[Dimension], room:
 
 
 def _put_side(fields: Fields, side: _Side, first: int) -> None:
+    fields.align(8)
     fields.unsigned(first, len(side.whole), side.chunk, 0)
     fields.integers((side.last.extent,))
     put_loop(fields, _with_every_stride(side.last))

@@ -87,5 +87,6 @@ def divisor(extent: int) -> tuple[int, int]:
 def put_loop(fields: Fields, loop: Dimension) -> None:
     """The struct Loop of layout.cuh."""
     magic, shift = divisor(loop.extent)
+    fields.align(8)
     fields.unsigned(min(loop.extent, (1 << 32) - 1), magic, shift, 0)
     fields.integers((loop.left, loop.inside, *loop.strides))

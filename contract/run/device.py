@@ -1,0 +1,295 @@
+"""Runs a plan on a GPU through CuPy: every launch is built once, then repeated with new addresses.
+
+A call does what cannot be done before: it fills addresses and scalars into the argument structs
+and launches on the current stream. It never waits for the device.
+"""
+
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import ml_dtypes  # noqa: F401  (registers the name bfloat16)
+import numpy as np
+
+from contract.descriptors import TensorDescriptor
+from contract.heuristics import gpu
+from contract.kernels.call import (
+    BlasCall,
+    DeviceCall,
+    KernelCall,
+    Memory,
+    Pointer,
+    ScalarField,
+    packed,
+)
+from contract.kernels.configurations import architecture_of
+from contract.kernels.lower import lower
+from contract.layout import offset_bounds, packed_strides, span
+from contract.plan import Plan, Step
+from contract.run.arrays import Array
+from contract.run.device_arrays import DeviceArrays
+from contract.run.executor import Loaded, Scalars
+from contract.workspace import rounded
+
+__all__ = ["DeviceExecutor", "DevicePlan"]
+
+OPTIONS = ("--std=c++17",)
+USUAL_SHARED = 48 << 10  # bytes of dynamic shared memory that need no permission
+Addresses = Sequence[int]
+Launch = Callable[[Addresses, int, Scalars], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePlan(Loaded):
+    """A plan ready to run on one GPU: its launches, and the workspace they need.
+
+    ``required_workspace`` (bytes) holds temporaries, then what a step needs for itself; it comes
+    from CuPy's memory pool, on the current stream, unless the caller gives it.
+    """
+
+    plan: Plan
+    arrays: DeviceArrays
+    launches: tuple[Launch, ...]
+    addend_only: Callable[[], tuple[Launch, ...]] | None
+    offsets: tuple[int, ...]
+    scratch: int
+    required_workspace: int
+    reads_addend: bool
+    new_output: Callable[[], Array]
+    allocate: Callable[[int], Any]
+    tile_bytes: int = 0
+    own_bytes: int = 0
+    product: None = None
+
+    def __call__(
+        self,
+        inputs: Sequence[Array],
+        output: Array,
+        addend: Array | None,
+        scalars: Scalars,
+        workspace: Array | None = None,
+    ) -> None:
+        addresses = [x.data.ptr for x in inputs]
+        addresses.append(output.data.ptr)
+        if self.reads_addend:
+            addresses.append((output if addend is None else addend).data.ptr)
+        scratch = 0
+        if self.required_workspace:
+            memory = self.allocate(self.required_workspace) if workspace is None else workspace.data
+            addresses += [memory.ptr + offset for offset in self.offsets]
+            scratch = memory.ptr + self.scratch
+        launches = self.launches
+        if self.addend_only is not None and scalars[0] == 0:
+            launches = self.addend_only()
+        for launch in launches:
+            launch(addresses, scratch, scalars)
+
+
+class DeviceExecutor:
+    """Prepares plans for one GPU; owns its kernels and a cuBLAS handle. Safe for many threads."""
+
+    def __init__(self, cupy: Any, device: int) -> None:
+        self.device = device
+        self.arrays = DeviceArrays(cupy, device)
+        capability = int(cupy.cuda.Device(device).compute_capability)
+        self.architecture = architecture_of(capability)
+        self.machine = gpu(capability)
+        self._cupy = cupy
+        self._lock = threading.Lock()
+        self._kernels: dict[tuple[str, str], Any] = {}
+        self._blas: _Blas | None = None
+
+    def close(self) -> None:
+        """Forget the kernels and give the cuBLAS handle back."""
+        with self._lock, self.arrays.on(None):
+            self._kernels.clear()
+            blas, self._blas = self._blas, None
+            if blas is not None:
+                blas.close()
+
+    def load(self, plan: Plan) -> DevicePlan:
+        """Lower every step of ``plan`` and build its kernels."""
+        calls = [call for step in plan.steps for call in lower(plan, step, self.architecture)]
+        scratch = max((call.scratch for call in calls if isinstance(call, KernelCall)), default=0)
+        begin = rounded(plan.workspace)
+        instead = plan.addend_only
+        return DevicePlan(
+            plan=plan,
+            arrays=self.arrays,
+            launches=self._built(calls),
+            addend_only=None if instead is None else self._built_when_asked(plan, instead),
+            offsets=tuple(offset for offset in plan.offsets if offset >= 0),
+            scratch=begin,
+            required_workspace=begin + scratch if scratch else plan.workspace,
+            reads_addend=plan.addend is not None,
+            new_output=allocator(self._cupy, plan.slots[plan.output].tensor),
+            allocate=self._cupy.cuda.alloc,
+        )
+
+    def _built_when_asked(self, plan: Plan, step: Step) -> Callable[[], tuple[Launch, ...]]:
+        """What alpha = 0 leaves, built at the first call that has it: most never have."""
+        built: list[tuple[Launch, ...]] = []
+
+        def launches() -> tuple[Launch, ...]:
+            if not built:
+                built.append(self._built(lower(plan, step, self.architecture)))
+            return built[0]
+
+        return launches
+
+    def _built(self, calls: Sequence[DeviceCall]) -> tuple[Launch, ...]:
+        with self.arrays.on(None):
+            return tuple(self._build(call) for call in calls)
+
+    def _build(self, call: DeviceCall) -> Launch:
+        match call:
+            case KernelCall():
+                return _kernel_launch(call, self._kernel(call))
+            case BlasCall():
+                return self._cublas().launch(call)
+        assert_never(call)
+
+    def _kernel(self, call: KernelCall) -> Any:
+        """The compiled kernel; the same source is compiled once."""
+        source = call.source
+        with self._lock:
+            found = self._kernels.get((source, call.entry))
+            if found is None:
+                module = self._cupy.RawModule(code=source, options=OPTIONS, backend="nvrtc")
+                found = module.get_function(call.entry)
+                self._kernels[source, call.entry] = found
+            if call.shared > USUAL_SHARED:
+                found.max_dynamic_shared_size_bytes = call.shared
+        return found
+
+    def _cublas(self) -> "_Blas":
+        with self._lock:
+            if self._blas is None:
+                self._blas = _Blas(self._cupy)
+            return self._blas
+
+
+# --- one kernel ---------------------------------------------------------------------------------
+
+
+def _kernel_launch(call: KernelCall, kernel: Any) -> Launch:
+    """A function that fills in what a call brings and launches."""
+    arguments, grid, block, shared = call.arguments, call.grid, call.block, call.shared
+    places = [(at, pointer) for at, pointer in arguments.pointers]
+    template, kind = _with_ones(call), np.dtype(f"V{len(arguments.data)}")
+    pack = struct.Struct("<Q").pack_into
+    fields = arguments.scalars
+
+    def launch(addresses: Addresses, scratch: int, scalars: Scalars) -> None:
+        data = bytearray(template)
+        for at, pointer in places:
+            pack(data, at, _address(pointer, addresses, scratch))
+        for field in fields:
+            _put_scalar(data, field, scalars)
+        kernel(grid, block, (np.frombuffer(data, kind),), shared_mem=shared)
+
+    return launch
+
+
+def _with_ones(call: KernelCall) -> bytes:
+    """The struct with every scalar 1, the most usual value."""
+    data = bytearray(call.arguments.data)
+    for field in call.arguments.scalars:
+        one = packed(field.dtype, 1)
+        data[field.offset : field.offset + len(one)] = one
+    return bytes(data)
+
+
+def _put_scalar(data: bytearray, field: ScalarField, scalars: Scalars) -> None:
+    value = scalars[field.scalar.value]
+    if type(value) is int and value == 1:
+        return
+    bytes_ = packed(field.dtype, value)
+    data[field.offset : field.offset + len(bytes_)] = bytes_
+
+
+def _address(pointer: Pointer, addresses: Addresses, scratch: int) -> int:
+    base = addresses[pointer.slot] if pointer.memory is Memory.SLOT else scratch
+    return base + pointer.bytes
+
+
+# --- cuBLAS -----------------------------------------------------------------------------------
+
+
+class _Blas:
+    """A cuBLAS handle of our own: its settings are ours, whatever the program sets on CuPy's."""
+
+    def __init__(self, cupy: Any) -> None:
+        from cupy_backends.cuda.libs import cublas
+
+        self._cublas = cublas
+        self._handle = cublas.create()
+        self._lock = threading.Lock()  # the handle's stream is set by every call
+        runtime = cupy.cuda.runtime
+        self._types = {
+            "float32": runtime.CUDA_R_32F,
+            "float64": runtime.CUDA_R_64F,
+            "complex64": runtime.CUDA_C_32F,
+            "complex128": runtime.CUDA_C_64F,
+        }
+        self._compute = {"32F": cublas.CUBLAS_COMPUTE_32F, "64F": cublas.CUBLAS_COMPUTE_64F}
+        cublas.setMathMode(self._handle, cublas.CUBLAS_DEFAULT_MATH)
+
+    def close(self) -> None:
+        self._cublas.destroy(self._handle)
+
+    def launch(self, call: BlasCall) -> Launch:
+        """A function that calls cuBLAS with the call's addresses and alpha."""
+        cublas, kind, compute = self._cublas, self._types[call.dtype], self._compute[call.compute]
+        operation = {False: cublas.CUBLAS_OP_N, True: cublas.CUBLAS_OP_T}
+        a, b, d = call.a, call.b, call.d
+        sizes = operation[a.transposed], operation[b.transposed], call.m, call.n, call.k
+        dtype = np.dtype(call.dtype)
+        one, zero = np.ones(1, dtype), np.zeros(1, dtype)
+        handle, algorithm, lock = self._handle, cublas.CUBLAS_GEMM_DEFAULT, self._lock
+
+        def launch(addresses: Addresses, scratch: int, scalars: Scalars) -> None:
+            alpha = one
+            if call.scaled and not (type(scalars[0]) is int and scalars[0] == 1):
+                alpha = np.array([scalars[0]], dtype)
+            x, y, z = (_address(each.pointer, addresses, scratch) for each in (a, b, d))
+            factors = alpha.ctypes.data, zero.ctypes.data
+            with lock:
+                if call.batch == 1:
+                    cublas.gemmEx(
+                        *(handle, *sizes, factors[0], x, kind, a.leading, y, kind, b.leading),
+                        *(factors[1], z, kind, d.leading, compute, algorithm),
+                    )
+                else:
+                    cublas.gemmStridedBatchedEx(
+                        *(handle, *sizes, factors[0]),
+                        *(x, kind, a.leading, a.batch_stride),
+                        *(y, kind, b.leading, b.batch_stride),
+                        *(factors[1], z, kind, d.leading, d.batch_stride),
+                        *(call.batch, compute, algorithm),
+                    )
+
+        return launch
+
+
+# --- allocation -----------------------------------------------------------------------------
+
+
+def allocator(cupy: Any, tensor: TensorDescriptor) -> Callable[[], Array]:
+    """A function that makes an uninitialised array with the tensor's extents and strides."""
+    extents, dtype, ndarray = tensor.extents, np.dtype(tensor.dtype), cupy.ndarray
+    if tensor.steps == packed_strides(extents):
+        return lambda: ndarray(extents, dtype, order="F")
+    if tensor.steps[::-1] == packed_strides(extents[::-1]):
+        return lambda: ndarray(extents, dtype)
+    low, _ = offset_bounds(extents, tensor.steps)
+    size = max(span(extents, tensor.steps), 1) * dtype.itemsize
+    strides = tuple(step * dtype.itemsize for step in tensor.steps)
+
+    def strided() -> Array:
+        memory = cupy.cuda.alloc(size) + -low * dtype.itemsize
+        return ndarray(extents, dtype, memptr=memory, strides=strides)
+
+    return strided
