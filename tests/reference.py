@@ -4,7 +4,7 @@ Nothing here calls the library, and only ``products`` calls numpy.einsum.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +17,54 @@ UNIT_ROUNDOFF = {
     "complex128": 2.0**-53,
 }
 ACCUMULATOR = {"float16": "float32", "bfloat16": "float32"}
+
+
+def _decay(x: np.ndarray) -> np.ndarray:
+    return np.exp(-np.abs(x))
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.where(x < 0, _decay(x), 1) / (1 + _decay(x))
+
+
+def _soft_plus(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0) + np.log1p(_decay(x))
+
+
+def _tending_to_zero(x: np.ndarray, factor: np.ndarray) -> np.ndarray:
+    return np.where(np.isneginf(x), 0, x * factor)
+
+
+# Unary operators of real numbers, as they are to be in exact arithmetic; apply to wide types.
+UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "identity": lambda x: x,
+    "sqrt": np.sqrt,
+    "relu": lambda x: np.maximum(x, 0),
+    "rcp": lambda x: 1 / x,
+    "sigmoid": _sigmoid,
+    "tanh": np.tanh,
+    "exp": np.exp,
+    "log": np.log,
+    "abs": np.abs,
+    "neg": np.negative,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tan": np.tan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "ceil": np.ceil,
+    "floor": np.floor,
+    "mish": lambda x: _tending_to_zero(x, np.tanh(_soft_plus(x))),
+    "swish": lambda x: _tending_to_zero(x, _sigmoid(x)),
+    "soft_plus": _soft_plus,
+    "soft_sign": lambda x: np.where(np.isinf(x), np.sign(x), x / (1 + np.abs(x))),
+}
 
 
 def extents_of(terms: Sequence[str], operands: Sequence[np.ndarray]) -> dict[str, int]:

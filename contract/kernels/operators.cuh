@@ -29,13 +29,20 @@ __device__ inline T sigmoid(T x) {
   return (x < 0 ? t : T(1)) / (1 + t);
 }
 
-// x tanh(log(1 + e^x)) = x n / (n + 2 m): n = 1 + 2 t and m = t^2 for x >= 0, else n = t^2 + 2 t and m = 1.
+// x / (1 + e^-x). Below 0 it is (x h) (h / (1 + h^2)) with h = e^(x/2): h is never so small as to be flushed
+// to zero where the result is not.
+template <class T>
+__device__ inline T swish(T x) {
+  const T h = exp(-fabs(x) / 2), t = h * h;
+  return x < 0 ? x * h * (h / (1 + t)) : x / (1 + t);
+}
+
+// x tanh(log(1 + e^x)) = x n / (n + 2 m): n = 1 + 2 t and m = t^2 for x >= 0, else n = t (t + 2) and m = 1.
 template <class T>
 __device__ inline T mish(T x) {
-  const T t = exp(-fabs(x));
-  const T n = x < 0 ? t * t + 2 * t : 1 + 2 * t;
-  const T m = x < 0 ? T(1) : t * t;
-  return x * (n / (n + 2 * m));
+  const T h = exp(-fabs(x) / 2), t = h * h;
+  if (x < 0) return x * h * (h * (t + 2) / (t * (t + 2) + 2));
+  return x * ((1 + 2 * t) / (1 + 2 * t + 2 * t * t));
 }
 
 template <Operator OP, class T>
@@ -64,7 +71,7 @@ __device__ inline T floating(T x) {
     case Operator::CEIL: return ceil(x);
     case Operator::FLOOR: return floor(x);
     case Operator::MISH: return is_infinite(x) && x < 0 ? T(0) : mish(x);
-    case Operator::SWISH: return is_infinite(x) && x < 0 ? T(0) : x * sigmoid(x);
+    case Operator::SWISH: return is_infinite(x) && x < 0 ? T(0) : swish(x);
     case Operator::SOFT_PLUS: return larger(x, T(0)) + log1p(exp(-fabs(x)));
     case Operator::SOFT_SIGN: return is_infinite(x) ? copysign(T(1), x) : x / (1 + fabs(x));
     default: return x;
