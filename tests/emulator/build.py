@@ -1,9 +1,14 @@
-"""Build a translated module into a shared library, cached by the hash of all that goes into it.
+"""Build translated modules into shared libraries, and keep what was built.
 
-The hash is in the library's file name, because dlopen takes a path it has seen for the same
-library.  The runtime's headers are compiled once, into a precompiled header.
+    engine.so   runtime/engine.cpp: fibers, memory, checks; compiled once
+    module.so   the code of one module's kernels, linked to the engine
+
+Files of the cache are named by the hash of all that goes into them: dlopen takes a path it has seen
+for the same library.  Each is made once, however many threads and processes ask, and appears whole.
 """
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import os
@@ -11,16 +16,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 RUNTIME = Path(__file__).parent / "runtime"
 # Multiplications and additions stay apart, as in the PTX; integers wrap around.
 FLAGS = (
-    *("-std=c++17", "-O1", "-march=native", "-fPIC", "-w"),
-    *("-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing"),
+    *("-std=c++17", "-march=native", "-fPIC", "-w", "-fno-semantic-interposition", "-fno-plt"),
+    *("-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-fno-math-errno"),
 )
+# The engine runs more often than it is compiled; of a module both count.
+ENGINE_LEVEL, MODULE_LEVEL = "-O2", "-O1"
 _COMPILERS = (("g++",), ("clang++",), (sys.executable, "-m", "ziglang", "c++"))
+_LOCKS = 64  # files; each stands for the targets whose hashes end alike
 
 
 class CompilerMissing(RuntimeError):
@@ -42,7 +51,7 @@ def compiler() -> tuple[str, ...]:
 
 @functools.cache
 def cache_directory() -> Path:
-    """Where libraries are kept, one folder per user."""
+    """Where files are kept, one folder per user."""
     given = os.environ.get("XDG_CACHE_HOME")
     root = Path(given) if given else Path(tempfile.gettempdir())
     path = root / f"kernel-emulator-{os.getuid()}"
@@ -50,46 +59,69 @@ def cache_directory() -> Path:
     return path
 
 
-def build(source: str, cell: int = 4) -> Path:
-    """The shared library of C++ text that uses shadow cells of ``cell`` bytes."""
-    library = cache_directory() / f"{_digest(_base_key(), str(cell), source)}.so"
-    if not library.exists():
-        text = library.with_suffix(f".{os.getpid()}.cpp")
-        text.write_text(source)
-        _compile(["-shared", *_prelude(cell), str(text)], library)
-        text.unlink()
-    return library
+def cached(name: str, make: Callable[[Path], None]) -> Path:
+    """The file of that name, which ``make`` writes if no one has."""
+    target = cache_directory() / name
+    if not target.exists():
+        with _lock(target):
+            if not target.exists():
+                _make(target, make)
+    return target
 
 
-def _prelude(cell: int) -> list[str]:
-    """Options that include the runtime, precompiled where the compiler is g++."""
-    define = f"-DEMU_CELL={cell}"
-    header = cache_directory() / f"emu-{_digest(_base_key(), str(cell))}.h"
-    if not header.exists():
-        temporary = header.with_suffix(f".{os.getpid()}.h")
-        temporary.write_text(f'#include "{RUNTIME / "emu.h"}"\n')
-        if compiler()[0] == "g++":
-            options = [define, "-x", "c++-header", str(temporary)]
-            _compile(options, header.with_suffix(".h.gch"))
-        os.replace(temporary, header)
-    return [define, "-include", str(header)]
+def _make(target: Path, make: Callable[[Path], None]) -> None:
+    temporary = target.with_suffix(f".{os.getpid()}-{threading.get_ident()}{target.suffix}")
+    try:
+        make(temporary)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
-def _compile(options: Sequence[str], target: Path) -> None:
-    """Run the compiler; the target appears whole or not at all."""
-    temporary = target.with_suffix(f".{os.getpid()}{target.suffix}")
-    done = _run([*compiler(), *FLAGS, *options, "-o", str(temporary)])
+@contextlib.contextmanager
+def _lock(target: Path) -> Iterator[None]:
+    """Hold a target's lock against other threads and processes."""
+    number = int(digest(target.name)[-4:], 16) % _LOCKS
+    with (cache_directory() / f"lock-{number}").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def build(source: str) -> Path:
+    """The shared library of a module's C++ text."""
+    linked = engine()
+
+    def make(library: Path) -> None:
+        # Nothing of the standard library is needed to link: half the time of a small module.
+        header = str(RUNTIME / "kernel.h")
+        options = ["-shared", "-nostdlib", "-include", header, "-x", "c++", "-"]
+        _compile([MODULE_LEVEL, *options, "-x", "none", str(linked)], library, source)
+
+    return cached(f"{digest(_base_key(), source)}.so", make)
+
+
+@functools.cache
+def engine() -> Path:
+    """The shared library that all modules are linked to."""
+
+    def make(library: Path) -> None:
+        _compile([ENGINE_LEVEL, "-shared", str(RUNTIME / "engine.cpp"), "-lm"], library)
+
+    return cached(f"engine-{_base_key()}.so", make)
+
+
+def _compile(options: Sequence[str], target: Path, text: str = "") -> None:
+    done = _run([*compiler(), *FLAGS, *options, "-o", str(target)], text)
     if done.returncode:
         raise BuildError(done.stderr[:4000])
-    os.replace(temporary, target)
 
 
 @functools.cache
 def _base_key() -> str:
     """Everything but the source that decides a library: runtime, compiler, flags, processor."""
-    headers = [path.read_text() for path in sorted(RUNTIME.glob("*.h"))]
+    files = [path.read_text() for path in sorted(RUNTIME.iterdir())]
     version = _run([*compiler(), "--version"]).stdout
-    return _digest(*headers, version, *FLAGS, _processor(), str(RUNTIME))
+    return digest(*files, version, *FLAGS, ENGINE_LEVEL, MODULE_LEVEL, _processor(), str(RUNTIME))
 
 
 def _processor() -> str:
@@ -99,9 +131,10 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
 
 
-def _digest(*parts: str) -> str:
+def digest(*parts: str) -> str:
+    """A name for the parts together."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
-def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(command: Sequence[str], text: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False)

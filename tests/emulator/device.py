@@ -19,7 +19,7 @@ import numpy as np
 
 from . import nvrtc, ptx
 from .build import build
-from .translate import cell_bytes, static_shared, translate
+from .translate import static_shared, translate
 
 GUARD = 256  # bytes around an allocation that no kernel may touch; also its alignment
 POISON = 0xFF  # NaN in every floating-point format
@@ -157,6 +157,7 @@ TENSOR_MAP = np.dtype(
         ("rest", "u1", 17),
     ]
 )
+_ENGINE = threading.Lock()  # it runs one launch at a time
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 
 
@@ -186,7 +187,6 @@ class Device:
     def __init__(self, arch: str = "sm_90") -> None:
         self.arch = arch
         self._allocations: dict[int, Allocation] = {}
-        self._lock = threading.Lock()
 
     @property
     def opt_in_shared(self) -> int:
@@ -226,8 +226,10 @@ class Device:
         )
         request.ranges, request.range = len(live), ranges
         fault = _Fault()
-        with self._lock:
-            library.emu_launch(ctypes.byref(request), ctypes.byref(fault))
+        module = ctypes.byref(ctypes.c_char.in_dll(library, "emu_module"))
+        with _ENGINE:
+            # The engine's, which the module is linked to.
+            library.emu_launch(ctypes.byref(request), module, ctypes.byref(fault))
         return fault
 
 
@@ -238,7 +240,7 @@ class Module:
         self.ptx = text
         self._device = device
         self._parsed = ptx.parse(text)
-        self._library = ctypes.CDLL(str(build(translate(self._parsed), cell_bytes(self._parsed))))
+        self._library = ctypes.CDLL(str(build(translate(self._parsed))))
 
     @property
     def kernels(self) -> tuple[str, ...]:

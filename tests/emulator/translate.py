@@ -54,7 +54,7 @@ def static_shared(entry: Entry, module: Module) -> int:
 
 
 def translate(module: Module) -> str:
-    """The C++ of a whole module, to be built with the runtime included before it."""
+    """The C++ of a whole module, to be built with kernel.h included before it."""
     return "\n".join(
         [
             "namespace emu {",
@@ -62,10 +62,10 @@ def translate(module: Module) -> str:
             *(f"{_signature(function)};" for function in module.functions),
             *(_function(each, module) for each in (*module.functions, *module.entries)),
             _kernel_table(module),
+            _variable_table(module),
             "}  // namespace emu",
-            'extern "C" int emu_launch(const emu::Request *request, emu::Fault *report) {',
-            "  return emu::launch(request, emu::kernels, report);",
-            "}",
+            'extern "C" const emu::Module emu_module = {'
+            f"emu::kernels, emu::variables, {len(_placed(module))}, {cell_bytes(module)}}};",
             "",
         ]
     )
@@ -103,18 +103,17 @@ def _local(module: Module) -> tuple[Variable, ...]:
 
 def _module_variables(module: Module) -> Iterator[str]:
     """Global and constant variables are arrays of the shared library."""
-    for variable in module.variables:
-        if variable.space not in ("global", "const"):
-            continue
+    for variable in _placed(module):
         kind = register_type(f"b{type_bytes(variable.type) * 8}")
         count = max(1, variable.size // type_bytes(variable.type))
         initial = ", ".join(_initial(text) for text in variable.initial)
         name = _global_name(variable.name)
         yield f"alignas({variable.align}) static {kind} {name}[{count}] = {{{initial}}};"
-        yield (
-            f"static const bool {name}_known = (module_ranges.push_back("
-            f"{{(uint64_t){name}, (uint64_t)({name} + {count}), nullptr}}), true);"
-        )
+
+
+def _placed(module: Module) -> tuple[Variable, ...]:
+    """The variables in global and constant memory."""
+    return tuple(v for v in module.variables if v.space in ("global", "const"))
 
 
 def _initial(text: str) -> str:
@@ -132,11 +131,7 @@ def _global_name(name: str) -> str:
 
 def _symbols(entry: Entry, module: Module) -> dict[str, str]:
     """Addresses in their spaces; dynamic shared memory follows the static."""
-    symbols = {
-        v.name: f"(uint64_t){_global_name(v.name)}"
-        for v in module.variables
-        if v.space in ("global", "const")
-    }
+    symbols = {v.name: f"(uint64_t){_global_name(v.name)}" for v in _placed(module)}
     # A function does not know where its caller's shared variables lie.
     shared = () if entry in module.functions else _shared(entry, module)
     for variables in (shared, _local(module), entry.parameters):
@@ -195,3 +190,10 @@ def _kernel_table(module: Module) -> str:
         for entry in module.entries
     ]
     return "static const Kernel kernels[] = {" + " ".join(rows) + "};"
+
+
+def _variable_table(module: Module) -> str:
+    """Where the module's variables lie, and a row that is never read (C++ has no empty arrays)."""
+    names = (_global_name(variable.name) for variable in _placed(module))
+    rows = [*(f"{{{name}, (&{name})[1]}}," for name in names), "{nullptr, nullptr}"]
+    return "static const Variable variables[] = {" + " ".join(rows) + "};"

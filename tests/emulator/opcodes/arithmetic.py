@@ -60,8 +60,8 @@ _enter("divide({0}, {1})", f"div.{{{INTS}}}")
 _enter("remainder({0}, {1})", f"rem.{{{INTS}}}")
 _enter("0 - {0}", "neg.{s16,s32,s64}")
 _enter("{0} < 0 ? 0 - {0} : {0}", "abs.{s16,s32,s64}")
-_enter("std::min({0}, {1})", f"min.{{{INTS}}}")
-_enter("std::max({0}, {1})", f"max.{{{INTS}}}")
+_enter("least({0}, {1})", f"min.{{{INTS}}}")
+_enter("greatest({0}, {1})", f"max.{{{INTS}}}")
 
 # One rounding: exact in the wider type where the narrower has no fused form here.
 _FMA = "fma({0}, {1}, {2})"
@@ -71,11 +71,11 @@ _enter("{0} / {1}", "div.{rn,rz,rm,rp,approx,full}{,.ftz}.f32", "div.rn.f64")
 _enter("1 / {0}", "rcp.{rn,rz,rm,rp,approx}{,.ftz}.f32", "rcp{.rn,.approx.ftz}.f64")
 _enter("sqrt({0})", "sqrt.{rn,rz,rm,rp,approx}{,.ftz}.f32", "sqrt.rn.f64")
 _enter("1 / sqrt({0})", "rsqrt.approx{,.ftz}.{f32,f64}")
-_enter("exp2f({0})", "ex2.approx{,.ftz}.f32")
-_enter("log2f({0})", "lg2.approx{,.ftz}.f32")
-_enter("sinf({0})", "sin.approx{,.ftz}.f32")
-_enter("cosf({0})", "cos.approx{,.ftz}.f32")
-_enter("tanhf({0})", "tanh.approx.f32")
+_enter("exp2({0})", "ex2.approx{,.ftz}.f32")
+_enter("log2({0})", "lg2.approx{,.ftz}.f32")
+_enter("sin({0})", "sin.approx{,.ftz}.f32")
+_enter("cos({0})", "cos.approx{,.ftz}.f32")
+_enter("tanh({0})", "tanh.approx.f32")
 _enter("-{0}", "neg{,.ftz}.f32", "neg.{f64,f16,bf16}")
 _enter("fabs({0})", "abs{,.ftz}.f32", "abs.{f64,f16,bf16}")
 _enter("copysign({1}, {0})", "copysign.{f32,f64}")
@@ -115,7 +115,7 @@ _PACKED = {
     "min": "minimum(x, y)",
     "max": "maximum(x, y)",
     "neg": "-x",
-    "abs": "fabsf(x)",
+    "abs": "fabs(x)",
 }
 
 

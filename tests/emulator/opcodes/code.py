@@ -22,20 +22,20 @@ BITS = "b16,b32,b64"
 ALL = "b8,b16,b32,b64,u8,u16,u32,u64,s8,s16,s32,s64,f32,f64"
 
 _SPECIAL = {
-    "%tid": "current->{}",
-    "%ctaid": "block_index[{}]",
-    "%ntid": "request->block[{}]",
-    "%nctaid": "request->grid[{}]",
-    "%laneid": "current->lane",
-    "%warpid": "current->warp",
-    "%nwarpid": "(thread_count + WARP - 1) / WARP",
-    "%lanemask_eq": "(1u << current->lane)",
-    "%lanemask_lt": "((1u << current->lane) - 1)",
-    "%lanemask_le": "(((1u << current->lane) << 1) - 1)",
-    "%lanemask_gt": "~(((1u << current->lane) << 1) - 1)",
-    "%lanemask_ge": "~((1u << current->lane) - 1)",
-    "%dynamic_smem_size": "request->dynamic_shared",
-    "%total_smem_size": "shared_bytes",
+    "%tid": "tid({})",
+    "%ctaid": "ctaid({})",
+    "%ntid": "ntid({})",
+    "%nctaid": "nctaid({})",
+    "%laneid": "laneid()",
+    "%warpid": "warpid()",
+    "%nwarpid": "nwarpid()",
+    "%lanemask_eq": "(1u << laneid())",
+    "%lanemask_lt": "((1u << laneid()) - 1)",
+    "%lanemask_le": "(((1u << laneid()) << 1) - 1)",
+    "%lanemask_gt": "~(((1u << laneid()) << 1) - 1)",
+    "%lanemask_ge": "~((1u << laneid()) - 1)",
+    "%dynamic_smem_size": "dynamic_smem_size()",
+    "%total_smem_size": "total_smem_size()",
 }
 
 
@@ -171,7 +171,7 @@ def _special(name: str) -> str:
     base, _, axis = name.partition(".")
     if base not in _SPECIAL:
         raise PtxError(f"special register {name}")
-    return _SPECIAL[base].format(axis if base == "%tid" else "xyz".find(axis))
+    return _SPECIAL[base].format("xyz".find(axis))
 
 
 def _literal(text: str, type_name: str) -> str:

@@ -35,7 +35,7 @@ def leave(instruction: Instruction, code: Code) -> str:
 @handles("trap", "brkpt", checked=True)
 def trap(instruction: Instruction, code: Code) -> str:
     """The kernel gives up."""
-    return 'fail(TRAP, "trap");'
+    return "trap();"
 
 
 @handles("call{,.uni}")

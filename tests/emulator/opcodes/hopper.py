@@ -20,7 +20,7 @@ def init(instruction: Instruction, code: Code) -> str:
 @handles(f"mbarrier.inval{_SHARED}.b64", checked=True)
 def invalidate(instruction: Instruction, code: Code) -> str:
     """Nothing can go wrong after it that is not found otherwise."""
-    return f"mbarrier_at({code.address(instruction.operands[0])});"
+    return f"mbarrier_check({code.address(instruction.operands[0])});"
 
 
 @handles(f"mbarrier.arrive{{,.expect_tx}}{_ORDER}{_SHARED}.b64", checked=True)
@@ -74,7 +74,7 @@ def tma_load(instruction: Instruction, code: Code) -> str:
     return f"int at[] = {{{at}}}; tma_load({places}, at, {rank}, {code.address(barrier)});"
 
 
-_TYPES = {"f16": "SharedF16", "bf16": "SharedBf16", "tf32": "SharedTf32"}
+_TYPES = {"f16": "F16", "bf16": "Bf16", "tf32": "Tf32"}
 _SIZES = ",".join(str(n) for n in range(8, 257, 8))
 
 
@@ -100,10 +100,12 @@ def multiply(instruction: Instruction, code: Code) -> str:
     else:
         first = code.value(left, "u64")
     scale = " * ".join(code.value(each, "s32") for each in scales[:2])
-    arguments = f"d, {rows}, {first}, {code.value(right, 'u64')}, {code.value(keep, 'pred')}"
+    arguments = (
+        f"d, {columns}, {rows}, {first}, {code.value(right, 'u64')}, {code.value(keep, 'pred')}"
+    )
     lanes = target.items if isinstance(target, Vector) else ()
     parts = [code.assign(lane, "f32", f"d[{i}]") for i, lane in enumerate(lanes)]
-    return f"{declare} wgmma<{kind}, {columns}>({arguments}, {scale}); {' '.join(parts)}"
+    return f"{declare} wgmma<{kind}>({arguments}, {scale}); {' '.join(parts)}"
 
 
 @handles("wgmma.fence.sync.aligned", checked=True)

@@ -137,12 +137,12 @@ def select_sign(instruction: Instruction, code: Code) -> str:
 def classify(instruction: Instruction, code: Code) -> str:
     """What sort of number it is."""
     tests = {
-        "finite": "isfinite({})",
-        "infinite": "isinf({})",
-        "number": "!isnan({})",
-        "notanumber": "isnan({})",
-        "normal": "isnormal({})",
-        "subnormal": "fpclassify({}) == FP_SUBNORMAL",
+        "finite": "is_finite({})",
+        "infinite": "is_infinite({})",
+        "number": "!is_nan({})",
+        "notanumber": "is_nan({})",
+        "normal": "is_normal({})",
+        "subnormal": "is_subnormal({})",
     }
     source = code.value(instruction.operands[1], result_type(instruction))
     test = tests[instruction.modifiers[1]].format(source)

@@ -81,8 +81,8 @@ def from_generic(instruction: Instruction, code: Code) -> str:
 
 _ATOMIC = {
     "add": "old + by",
-    "min": "std::min(old, by)",
-    "max": "std::max(old, by)",
+    "min": "least(old, by)",
+    "max": "greatest(old, by)",
     "and": "old & by",
     "or": "old | by",
     "xor": "old ^ by",

@@ -1,7 +1,7 @@
 """Barriers and the operations of a warp."""
 
 from ..ptx import Instruction, Operand, Pair, Symbol
-from .code import Code, result_type
+from .code import Code, c_type, result_type
 from .table import handles
 
 _MODES = {"up": "UP", "down": "DOWN", "bfly": "BUTTERFLY", "idx": "INDEX"}
@@ -102,14 +102,14 @@ def match_lanes(instruction: Instruction, code: Code) -> str:
 @handles("activemask.b32", checked=True)
 def active(instruction: Instruction, code: Code) -> str:
     """All lanes the warp was launched with: which ones run together here is chance."""
-    lanes = "warps[current->warp].live | warps[current->warp].exited"
+    lanes = "launched_lanes()"
     return code.assign(instruction.operands[0], "b32", lanes)
 
 
 _FOLDS = {
     "add": "x + y",
-    "min": "std::min(x, y)",
-    "max": "std::max(x, y)",
+    "min": "least(x, y)",
+    "max": "greatest(x, y)",
     "and": "x & y",
     "or": "x | y",
     "xor": "x ^ y",
@@ -122,7 +122,8 @@ def reduce_lanes(instruction: Instruction, code: Code) -> str:
     kind = result_type(instruction)
     target, source, mask = instruction.operands
     fold = f"[](auto x, auto y) {{ return {_FOLDS[instruction.modifiers[2]]}; }}"
-    call = f"reduce_warp({code.value(source, kind)}, {code.value(mask, 'u32')}, {fold})"
+    sources = f"{code.value(source, kind)}, {code.value(mask, 'u32')}"
+    call = f"reduce_warp<{c_type(kind)}>({sources}, {fold})"
     return code.assign(target, kind, call)
 
 
@@ -131,6 +132,6 @@ def elect(instruction: Instruction, code: Code) -> str:
     """The lowest lane of the mask."""
     target, predicate = _pair(instruction.operands[0])
     mask = code.value(instruction.operands[1], "u32")
-    call = f"int chosen = __builtin_ctz(ballot(true, {mask}));"
+    call = f"uint32_t chosen = __builtin_ctz(ballot(true, {mask}));"
     first = code.assign(target, "b32", "chosen")
-    return f"{call} {first} {code.assign(predicate, 'pred', 'current->lane == chosen')}"
+    return f"{call} {first} {code.assign(predicate, 'pred', 'laneid() == chosen')}"

@@ -47,8 +47,6 @@ static void open_barrier(Barrier &b, int last, bool reduce_and, bool popcount) {
   b.expected = b.votes = 0;
 }
 
-enum Vote { NO_VOTE, VOTE_OR, VOTE_AND, VOTE_COUNT };
-
 static Barrier &arrive(uint32_t id, int count, bool vote) {
   if (id >= 16) fail(PROTOCOL, "barrier %u: there are 16", id);
   if (count % WARP) fail(PROTOCOL, "barrier %u for %d threads, not whole warps", id, count);
@@ -66,7 +64,7 @@ static Barrier &arrive(uint32_t id, int count, bool vote) {
 
 static bool complete(const Barrier &b) { return (int)b.arrived.size() == (b.expected ? b.expected : live_count); }
 
-static int barrier_sync(uint32_t id, int count, bool aligned, bool vote = false, Vote kind = NO_VOTE) {
+int barrier_sync(uint32_t id, int count, bool aligned, bool vote, Vote kind) {
   if (aligned) check_warp_together(id);
   Barrier &b = arrive(id, count, vote);
   current->barrier = id, current->aligned = aligned, current->line = here;
@@ -79,7 +77,7 @@ static int barrier_sync(uint32_t id, int count, bool aligned, bool vote = false,
   return current->reduced;
 }
 
-static void barrier_arrive(uint32_t id, int count) {
+void barrier_arrive(uint32_t id, int count) {
   Barrier &b = arrive(id, count, false);
   if (complete(b)) open_barrier(b, -1, false, false);
 }

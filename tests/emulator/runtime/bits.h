@@ -1,23 +1,26 @@
 // Integer instructions of PTX, and reinterpretation of register bits.
 #pragma once
-#include "fault.h"
+#include "kernel.h"
 
 namespace emu {
 
 template <class To, class From> EMU_INLINE To as(From from) {
   static_assert(sizeof(To) == sizeof(From), "reinterpreting keeps the size");
   To to;
-  memcpy(&to, &from, sizeof to);
+  __builtin_memcpy(&to, &from, sizeof to);
   return to;
 }
 
 template <class T> EMU_INLINE T get(const char *from) {
   T value;
-  memcpy(&value, from, sizeof value);
+  __builtin_memcpy(&value, from, sizeof value);
   return value;
 }
 
-template <class T> EMU_INLINE void put(char *to, T value) { memcpy(to, &value, sizeof value); }
+template <class T> EMU_INLINE void put(char *to, T value) { __builtin_memcpy(to, &value, sizeof value); }
+
+template <class T> EMU_INLINE T least(T x, T y) { return y < x ? y : x; }
+template <class T> EMU_INLINE T greatest(T x, T y) { return x < y ? y : x; }
 
 // Shift counts of the register's width and above give 0 or the sign.
 template <class T> EMU_INLINE T shift_left(T x, uint32_t n) { return n >= sizeof(T) * 8 ? 0 : (T)(x << n); }

@@ -29,6 +29,7 @@ static Clock rows[MAX_THREADS];
 static const Epoch *row[MAX_THREADS];  // of rows, or null: nothing beyond base
 static Clock fenced[MAX_THREADS], fenced_base;
 static bool fences_used;
+static uint32_t joins;  // barriers of the whole block so far
 
 static int warp_actor(int thread) { return thread_count + thread / WARP; }
 static int mbarrier_actor(int index) { return thread_count + WARPS + index; }
@@ -41,6 +42,7 @@ static void reset_clocks() {
   for (Clock &clock : fenced) clock.clear();
   fenced_base.assign(actor_count, 0);
   fences_used = false;
+  joins = 0;
 }
 
 EMU_INLINE Epoch known(int thread, int actor) {
@@ -62,8 +64,10 @@ static void raise(Clock &clock, const Clock &by) {
 
 // A barrier of every live thread.
 static void join_block() {
-  for (int actor = thread_count; actor < actor_count; ++actor)
-    for (int i = 0; i < thread_count; ++i) base[actor] = std::max(base[actor], known(i, actor));
+  ++joins;
+  for (int i = 0; i < thread_count; ++i)
+    for (int actor = thread_count; row[i] && actor < actor_count; ++actor)
+      base[actor] = std::max(base[actor], row[i][actor]);
   for (int i = 0; i < thread_count; ++i) base[i] = own[i]++, row[i] = nullptr;
   for (int i = 0; fences_used && i < thread_count; ++i) {
     raise(fenced_base, fenced[i]);
@@ -93,7 +97,7 @@ static void acquire_from(const Knowledge &knowledge, int thread) {
 }
 
 // fence.proxy.async: what the thread knows of by now can be read by wgmma and TMA.
-static void fence_proxy() {
+void fence_proxy() {
   const int me = current->index;
   fences_used = true;
   fenced[me].resize(actor_count);

@@ -20,31 +20,31 @@ template <int N> static void check_source(uint64_t source, int read) {
 }
 
 // From here to the wait the target belongs to the copy: any access to it is an error.
-template <int N> static void copy_async(uint64_t target, uint64_t source, int read) {
+template <int N> void copy_async(uint64_t target, uint64_t source, int read) {
   check_source<N>(source, read);
   const uint32_t offset = (uint32_t)(target & ~SHARED);
   shared_write<N>(target);
-  for (uint32_t i = offset / EMU_CELL; i <= (offset + N - 1) / EMU_CELL; ++i) cells[i].copying = true;
+  for (uint32_t i = cell_at(offset); i <= cell_at(offset + N - 1); ++i) cells[i].copying = true;
   const Copy copy = {offset, source, N, read};
   if (!request->late) land(copy, (const char *)source);
   current->open.push_back(copy);
 }
 
-static void commit_copies() {
+void commit_copies() {
   current->groups.push_back(std::move(current->open));
   current->open.clear();
 }
 
 static void finish(const Copy &copy) {
   if (request->late) land(copy, (const char *)copy.source);
-  for (uint32_t i = copy.target / EMU_CELL; i <= (copy.target + copy.bytes - 1) / EMU_CELL; ++i) {
+  for (uint32_t i = cell_at(copy.target); i <= cell_at(copy.target + copy.bytes - 1); ++i) {
     cells[i].copying = false;
     cells[i].write_epoch = own[current->index];
   }
 }
 
 // All but the `pending` youngest groups are done.
-static void wait_copies(size_t pending) {
+void wait_copies(uint32_t pending) {
   auto &groups = current->groups;
   const size_t finished = groups.size() > pending ? groups.size() - pending : 0;
   for (size_t i = 0; i < finished; ++i)
@@ -52,7 +52,7 @@ static void wait_copies(size_t pending) {
   groups.erase(groups.begin(), groups.begin() + finished);
 }
 
-static void wait_all_copies() {
+void wait_all_copies() {
   commit_copies();
   wait_copies(0);
 }

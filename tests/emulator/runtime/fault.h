@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EMU_INLINE static inline __attribute__((always_inline))
+#include "kernel.h"
 
 namespace emu {
 
@@ -26,7 +26,7 @@ struct Fault {
 static Fault fault;
 // A read of shared memory no one wrote may be the first sign of a race, so the block goes on to see.
 static Fault suspicion;
-static int here;  // PTX line of the checked instruction that runs
+int here;
 
 [[noreturn]] static void abandon();  // leave the launch: see scheduler.h
 
@@ -39,5 +39,7 @@ static int here;  // PTX line of the checked instruction that runs
   fault.line = here;
   abandon();
 }
+
+void trap() { fail(TRAP, "trap"); }
 
 }  // namespace emu

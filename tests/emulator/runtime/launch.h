@@ -66,13 +66,23 @@ static void run_grid() {
       for (uint32_t x = 0; x < request->grid[0] && !fault.kind; ++x) run_block(x, y, z);
 }
 
+static void open_module(const Module *module) {
+  cell_shift = __builtin_ctz(module->cell_bytes);
+  module_ranges.clear();
+  for (uint32_t i = 0; i < module->variable_count; ++i) {
+    const Variable &variable = module->variables[i];
+    module_ranges.push_back({(uint64_t)variable.begin, (uint64_t)variable.end, nullptr});
+  }
+}
+
 // All state is set here, so that a launch after a failed one starts clean.
-static int launch(const Request *given, const Kernel *kernels, Fault *report) {
+static int launch(const Request *given, const Module *module, Fault *report) {
   memset(&fault, 0, sizeof fault);
   memset(&suspicion, 0, sizeof suspicion);
-  request = given, kernel = &kernels[given->kernel], current = nullptr, last_range = nullptr, here = 0;
+  request = given, kernel = &module->kernels[given->kernel], current = nullptr, last_range = nullptr, here = 0;
   random_state = given->seed * 2862933555777941757ull + 3037000493ull;
   thread_count = given->block[0] * given->block[1] * given->block[2];
+  open_module(module);
   open_shared(kernel->static_shared + given->dynamic_shared);
   if (stacks.open(thread_count)) {
     run_grid();

@@ -39,7 +39,9 @@ static Mbarrier &mbarrier_at(uint64_t address) {
   fail(PROTOCOL, "no mbarrier was initialised at shared byte %u", (uint32_t)address);
 }
 
-static void mbarrier_init(uint64_t address, int count) {
+void mbarrier_check(uint64_t address) { mbarrier_at(address); }
+
+void mbarrier_init(uint64_t address, int count) {
   shared_write<8>(address);
   if (count < 1) fail(PROTOCOL, "an mbarrier for %d arrivals", count);
   if (mbarriers.size() == MBARRIERS) fail(PROTOCOL, "more than %d mbarriers", MBARRIERS);
@@ -101,7 +103,7 @@ static void land_all(Mbarrier &b) {
   complete_phase(b);
 }
 
-static uint64_t mbarrier_arrive(uint64_t address, int count, uint32_t bytes) {
+uint64_t mbarrier_arrive(uint64_t address, int count, uint32_t bytes) {
   shared_atomic<8>(address);
   Mbarrier &b = mbarrier_at(address);
   if (count > b.pending) fail(PROTOCOL, "%d arrivals at an mbarrier that waits for %d", count, b.pending);
@@ -113,14 +115,14 @@ static uint64_t mbarrier_arrive(uint64_t address, int count, uint32_t bytes) {
   return state;
 }
 
-static void mbarrier_expect(uint64_t address, uint32_t bytes) {
+void mbarrier_expect(uint64_t address, uint32_t bytes) {
   shared_atomic<8>(address);
   mbarrier_at(address).bytes += bytes;
 }
 
 // Wait until the phase with this parity is over.  A test that would fail waits too: threads that
 // poll would never let the others run.
-static bool mbarrier_wait(uint64_t address, uint32_t parity) {
+bool mbarrier_wait(uint64_t address, uint32_t parity) {
   shared_atomic<8>(address);
   const int index = &mbarrier_at(address) - mbarriers.data();
   if ((mbarriers[index].phase & 1) == parity) land_all(mbarriers[index]);
@@ -145,7 +147,7 @@ static TensorMap read_map(uint64_t address) {
   return map;
 }
 
-static void tma_load(uint64_t target, uint64_t map_address, const int *at, int rank, uint64_t address) {
+void tma_load(uint64_t target, uint64_t map_address, const int *at, int rank, uint64_t address) {
   Bulk copy = {read_map(map_address), {}, (uint32_t)(target & ~SHARED)};
   const uint32_t align = copy.map.swizzle ? 128u << copy.map.swizzle : 128;
   if (copy.map.rank != rank) fail(PROTOCOL, "TMA of %d modes with a map of %d", rank, copy.map.rank);
@@ -158,8 +160,8 @@ static void tma_load(uint64_t target, uint64_t map_address, const int *at, int r
   each_element(copy, [&](uint32_t to, uint64_t from) {
     check_shared(to, copy.map.item, "TMA");
     if (from) range_of(from, copy.map.item, "TMA");
-    Cell &cell = cells[to / EMU_CELL];
-    if (to % EMU_CELL) return;
+    Cell &cell = cells[cell_at(to)];
+    if (to != byte_of(cell_at(to))) return;
     check_proxy(cell.writer, cell.write_epoch, to);
     note_write(cell, to, WRITE, actor);
   });

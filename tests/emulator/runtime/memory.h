@@ -3,22 +3,13 @@
 // Generic addresses of shared, local and parameter space carry a tag in their highest byte, which
 // no host address has; global addresses are the host's.
 #pragma once
-#include "bits.h"
 #include "clocks.h"
-
-#ifndef EMU_CELL
-#define EMU_CELL 4  // bytes under one shadow cell: the narrowest access the module makes
-#endif
 
 namespace emu {
 
-constexpr uint64_t SHARED = 1ull << 56, LOCAL = 2ull << 56, PARAM = 3ull << 56;
-
-enum Access { READ, WRITE, ATOMIC };
-
 // ---- global ----
 
-static std::vector<Range> module_ranges;  // variables of the module, added by its constructor
+static std::vector<Range> module_ranges;  // the variables of the module that runs
 static const Range *last_range;
 
 [[noreturn]] __attribute__((noinline)) static void outside(uint64_t address, int bytes, const char *access) {
@@ -53,7 +44,7 @@ template <int N> EMU_INLINE void check_aligned(uint64_t address, const char *wha
     fail(MISALIGNED, "%s of %d bytes at %#llx", what, N, (unsigned long long)(address & 0xffffff));
 }
 
-template <int N> __attribute__((noinline)) static const char *global_read(uint64_t address) {
+template <int N> const char *global_read(uint64_t address) {
   check_aligned<N>(address, "global read");
   const Range &range = range_of(address, N, "read");
   if (range.written && request->strict && !all_written<N>(range.written + (address - range.begin)))
@@ -62,7 +53,7 @@ template <int N> __attribute__((noinline)) static const char *global_read(uint64
   return (const char *)address;
 }
 
-template <int N> __attribute__((noinline)) static char *global_write(uint64_t address) {
+template <int N> char *global_write(uint64_t address) {
   check_aligned<N>(address, "global write");
   const Range &range = range_of(address, N, "write");
   if (range.written) memset(range.written + (address - range.begin), 1, N);
@@ -74,11 +65,15 @@ template <int N> __attribute__((noinline)) static char *global_write(uint64_t ad
 // Who last wrote and read some bytes.  Many readers are kept in a vector of their epochs.
 struct Cell {
   Epoch write_epoch, read_epoch;
+  uint32_t read_joins;       // at the last read; UNORDERED once wgmma or TMA read, which no barrier orders
   int16_t writer, reader;
   uint16_t readers;          // number + 1 of a set of readers, 0 for none
   bool atomic, copying;      // copying: the target of a cp.async not yet waited for
 };
-constexpr Cell FRESH = {0, 0, -1, -1, 0, false, false};
+constexpr uint32_t UNORDERED = ~0u;
+constexpr Cell FRESH = {0, 0, 0, -1, -1, 0, false, false};
+EMU_INLINE uint32_t cell_at(uint32_t offset) { return offset >> cell_shift; }
+EMU_INLINE uint32_t byte_of(uint32_t cell) { return cell << cell_shift; }
 
 static std::vector<char> shared_store;
 static std::vector<uint8_t> shared_marks;
@@ -87,7 +82,6 @@ static std::vector<Cell> cell_store;
 static char *shared_data;        // of shared_store, aligned to 1 KB as tiles of TMA need
 static uint8_t *shared_written;  // of shared_marks
 static Cell *cells;              // of cell_store
-static uint32_t shared_bytes;
 
 // Sets of readers: the epoch in which each thread last read, 0 for never.
 static std::vector<Epoch> read_store;
@@ -105,7 +99,7 @@ static void open_shared(uint32_t bytes) {
 static void reset_shared() {
   memset(shared_data, 0xff, shared_bytes);
   shared_marks.assign(shared_bytes + 16, 0);
-  cell_store.assign(shared_bytes / EMU_CELL + 1, FRESH);
+  cell_store.assign(cell_at(shared_bytes) + 1, FRESH);
   shared_written = shared_marks.data(), cells = cell_store.data();
   read_set_count = 0;
   free_read_sets.clear();
@@ -132,7 +126,7 @@ static uint16_t take_read_set() {
     if (read_store.size() < (size_t)taken * actor_count) read_store.resize((size_t)taken * actor_count * 2);
     read_sets = read_store.data();
   }
-  if (taken) std::fill_n(read_set(taken), actor_count, 0);
+  if (taken) memset(read_set(taken), 0, actor_count * sizeof(Epoch));
   return taken;
 }
 
@@ -151,6 +145,7 @@ EMU_INLINE void note_read(Cell &cell, uint32_t offset, int actor) {
     fail(UNFINISHED, "read of shared byte %u before the cp.async of thread %d was waited for", offset, cell.writer);
   if (cell.writer >= 0 && known(me, cell.writer) < cell.write_epoch)
     race("read of what another thread wrote,", offset, cell.writer);
+  cell.read_joins = actor < thread_count ? greatest(cell.read_joins, joins) : UNORDERED;
   if (cell.readers) {
     read_set(cell.readers)[actor] = own[actor];
   } else if (cell.reader < 0 || known(me, cell.reader) >= cell.read_epoch) {
@@ -171,17 +166,21 @@ static void note_write(Cell &cell, uint32_t offset, Access access, int actor) {
     race("write over what another thread reads,", offset, cell.reader);
   if (cell.readers) {
     const Epoch *set = read_set(cell.readers);
-    for (int i = 0; i < actor_count; ++i)
+    // A barrier of the block since the last read told everyone.
+    for (int i = 0; cell.read_joins >= joins && i < actor_count; ++i)
       if (set[i] && known(me, i) < set[i]) race("write over what another thread reads,", offset, i);
     free_read_sets.push_back(cell.readers);
   }
-  cell = {own[actor], 0, (int16_t)actor, -1, 0, access == ATOMIC, false};
+  cell = {own[actor], 0, 0, (int16_t)actor, -1, 0, access == ATOMIC, false};
 }
 
 EMU_INLINE void note_shared(uint32_t offset, int bytes, Access access) {
-  for (uint32_t i = offset / EMU_CELL, last = (offset + bytes - 1) / EMU_CELL; i <= last; ++i)
-    if (access == READ) note_read(cells[i], i * EMU_CELL, current->index);
-    else note_write(cells[i], i * EMU_CELL, access, current->index);
+  uint32_t i = cell_at(offset);
+  const uint32_t end = i + ((uint32_t)bytes >> cell_shift);
+  do {
+    if (access == READ) note_read(cells[i], byte_of(i), current->index);
+    else note_write(cells[i], byte_of(i), access, current->index);
+  } while (++i < end);
 }
 
 EMU_INLINE void check_shared(uint64_t offset, int bytes, const char *access) {
@@ -197,7 +196,7 @@ __attribute__((noinline)) static void suspect(uint32_t offset, int bytes) {
   snprintf(suspicion.text, sizeof suspicion.text, "read of %d bytes at byte %u of shared memory, never written", bytes, offset);
 }
 
-template <int N> __attribute__((noinline)) static const char *shared_read(uint64_t address) {
+template <int N> const char *shared_read(uint64_t address) {
   const uint64_t offset = address & ~SHARED;
   check_shared(offset, N, "read");
   check_aligned<N>(offset, "shared read");
@@ -206,7 +205,7 @@ template <int N> __attribute__((noinline)) static const char *shared_read(uint64
   return shared_data + offset;
 }
 
-template <int N> __attribute__((noinline)) static char *shared_write(uint64_t address, Access access = WRITE) {
+template <int N> EMU_INLINE char *change_shared(uint64_t address, Access access) {
   const uint64_t offset = address & ~SHARED;
   check_shared(offset, N, "write");
   check_aligned<N>(offset, "shared write");
@@ -214,6 +213,7 @@ template <int N> __attribute__((noinline)) static char *shared_write(uint64_t ad
   memset(&shared_written[offset], 1, N);
   return shared_data + offset;
 }
+template <int N> char *shared_write(uint64_t address) { return change_shared<N>(address, WRITE); }
 
 // ---- local, parameters, generic ----
 
@@ -224,19 +224,19 @@ template <int N> static char *local_access(uint64_t address) {
   check_aligned<N>(offset, "local access");
   return current->local + offset;
 }
-template <int N> EMU_INLINE const char *local_read(uint64_t address) { return local_access<N>(address); }
-template <int N> EMU_INLINE char *local_write(uint64_t address) { return local_access<N>(address); }
+template <int N> const char *local_read(uint64_t address) { return local_access<N>(address); }
+template <int N> char *local_write(uint64_t address) { return local_access<N>(address); }
 
-template <int N> static const char *param_read(uint64_t address) {
+template <int N> const char *param_read(uint64_t address) {
   const uint64_t offset = address & ~PARAM;
   if (offset + N > request->parameter_bytes || offset > request->parameter_bytes)
     fail(BOUNDS, "read of %d bytes at byte %lld of %u bytes of parameters", N, (long long)offset, request->parameter_bytes);
   return request->parameters + offset;
 }
 
-template <int N> static const char *const_read(uint64_t address) { return global_read<N>(address); }
+template <int N> const char *const_read(uint64_t address) { return global_read<N>(address); }
 
-template <int N> static const char *generic_read(uint64_t address) {
+template <int N> const char *generic_read(uint64_t address) {
   switch (address & (255ull << 56)) {
     case SHARED: return shared_read<N>(address);
     case LOCAL: return local_read<N>(address);
@@ -244,7 +244,7 @@ template <int N> static const char *generic_read(uint64_t address) {
     default: return global_read<N>(address);
   }
 }
-template <int N> static char *generic_write(uint64_t address) {
+template <int N> char *generic_write(uint64_t address) {
   switch (address & (255ull << 56)) {
     case SHARED: return shared_write<N>(address);
     case LOCAL: return local_write<N>(address);
@@ -253,24 +253,24 @@ template <int N> static char *generic_write(uint64_t address) {
 }
 
 // A generic address must be in the space it is converted to; tag 0 is global.
-static uint64_t untag(uint64_t address, uint64_t tag) {
+uint64_t untag(uint64_t address, uint64_t tag) {
   if (address && (address & (255ull << 56)) != tag)
     fail(BOUNDS, "%#llx converted to a space it is not in", (unsigned long long)address);
   return address & ~tag;
 }
 
 // An atomic needs what it changes to have been written before.
-template <int N> static char *global_atomic(uint64_t address) {
+template <int N> char *global_atomic(uint64_t address) {
   global_read<N>(address);
   return global_write<N>(address);
 }
-template <int N> static char *shared_atomic(uint64_t address) {
+template <int N> char *shared_atomic(uint64_t address) {
   const uint64_t offset = address & ~SHARED;
   check_shared(offset, N, "atomic");
   if (request->strict && !all_written<N>(&shared_written[offset])) suspect((uint32_t)offset, N);
-  return shared_write<N>(address, ATOMIC);
+  return change_shared<N>(address, ATOMIC);
 }
-template <int N> static char *generic_atomic(uint64_t address) {
+template <int N> char *generic_atomic(uint64_t address) {
   return (address & (255ull << 56)) == SHARED ? shared_atomic<N>(address) : global_atomic<N>(address);
 }
 

@@ -9,30 +9,23 @@
 
 namespace emu {
 
-// An element type: its register, elements per register, and how one is read.
-struct Tf32 { using Register = uint32_t; static constexpr int packed = 1;
-  static float read(uint32_t x, int) { return as<float>(x & 0xffffe000); } };
-struct F16 { using Register = uint32_t; static constexpr int packed = 2;
-  static float read(uint32_t x, int s) { return from_f16(x >> 16 * s); } };
-struct Bf16 { using Register = uint32_t; static constexpr int packed = 2;
-  static float read(uint32_t x, int s) { return from_bf16(x >> 16 * s); } };
-struct S8 { using Register = uint32_t; static constexpr int packed = 4;
-  static int32_t read(uint32_t x, int s) { return (int8_t)(x >> 8 * s); } };
-struct U8 { using Register = uint32_t; static constexpr int packed = 4;
-  static int32_t read(uint32_t x, int s) { return (uint8_t)(x >> 8 * s); } };
-struct F64 { using Register = double; static constexpr int packed = 1;
-  static double read(double x, int) { return x; } };
-
-template <class A, class B, class C, int RA, int RB, int RC> struct Fragments {
-  typename A::Register a[RA];
-  typename B::Register b[RB];
-  C c[RC];
-};
+// How an element is read from its register, and how many a register holds.
+static float element(Tf32, uint32_t x, int) { return as<float>(x & 0xffffe000); }
+static float element(F16, uint32_t x, int s) { return from_f16(x >> 16 * s); }
+static float element(Bf16, uint32_t x, int s) { return from_bf16(x >> 16 * s); }
+static int32_t element(S8, uint32_t x, int s) { return (int8_t)(x >> 8 * s); }
+static int32_t element(U8, uint32_t x, int s) { return (uint8_t)(x >> 8 * s); }
+static double element(F64, double x, int) { return x; }
+template <class T> constexpr int PACKED = 1;
+template <> constexpr int PACKED<F16> = 2;
+template <> constexpr int PACKED<Bf16> = 2;
+template <> constexpr int PACKED<S8> = 4;
+template <> constexpr int PACKED<U8> = 4;
 
 template <class A, class B, class C, int RA, int RB, int RC>
 static void multiply_fragments(Fragments<A, B, C, RA, RB, RC> **lanes) {
-  constexpr int P = A::packed, M = RC == 2 ? 8 : 16, N = 8, K = 4 * P * RB;
-  static_assert(RA * 4 * P * 8 == M * K && A::packed == B::packed, "a shape of mma.sync");
+  constexpr int P = PACKED<A>, M = RC == 2 ? 8 : 16, N = 8, K = 4 * P * RB;
+  static_assert(RA * 4 * P * 8 == M * K && PACKED<A> == PACKED<B>, "a shape of mma.sync");
   C left[M][K], right[K][N];
   for (int lane = 0; lane < WARP; ++lane) {
     const int g = lane / 4, t = lane % 4;
@@ -40,9 +33,9 @@ static void multiply_fragments(Fragments<A, B, C, RA, RB, RC> **lanes) {
       for (int r = 0; r < RA; ++r) {
         // An A of 8 rows has one register a column block.
         const int row = M == 8 ? g : g + 8 * (r % 2), block = M == 8 ? r : r / 2;
-        left[row][t * P + s + 4 * P * block] = A::read(lanes[lane]->a[r], s);
+        left[row][t * P + s + 4 * P * block] = element(A(), lanes[lane]->a[r], s);
       }
-      for (int r = 0; r < RB; ++r) right[t * P + s + 4 * P * r][g] = B::read(lanes[lane]->b[r], s);
+      for (int r = 0; r < RB; ++r) right[t * P + s + 4 * P * r][g] = element(B(), lanes[lane]->b[r], s);
     }
   }
   for (int lane = 0; lane < WARP; ++lane)
@@ -53,7 +46,7 @@ static void multiply_fragments(Fragments<A, B, C, RA, RB, RC> **lanes) {
     }
 }
 
-template <class A, class B, class C, int RA, int RB, int RC> static void mma(Fragments<A, B, C, RA, RB, RC> &mine) {
+template <class A, class B, class C, int RA, int RB, int RC> void mma(Fragments<A, B, C, RA, RB, RC> &mine) {
   meet(-here, ~0u, mine, multiply_fragments<A, B, C, RA, RB, RC>);
 }
 

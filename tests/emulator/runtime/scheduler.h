@@ -18,8 +18,6 @@ struct Request {
   const Range *range;
 };
 
-struct Kernel { const char *name; void (*body)(); uint32_t static_shared, local_bytes; };
-
 enum Schedule { IN_ORDER, REVERSED, RANDOM };
 
 struct Copy { uint32_t target; uint64_t source; int bytes, read; };  // one cp.async
@@ -61,6 +59,19 @@ static uint32_t block_index[3];
 static Stacks stacks;
 static Fiber host;
 static uint64_t random_state;
+static uint32_t cell_shift;  // log2 of the module's cell_bytes
+static uint32_t shared_bytes;
+
+uint32_t tid(int axis) { return axis == 0 ? current->x : axis == 1 ? current->y : current->z; }
+uint32_t ctaid(int axis) { return block_index[axis]; }
+uint32_t ntid(int axis) { return request->block[axis]; }
+uint32_t nctaid(int axis) { return request->grid[axis]; }
+uint32_t laneid() { return current->lane; }
+uint32_t warpid() { return current->warp; }
+uint32_t nwarpid() { return (thread_count + WARP - 1) / WARP; }
+uint32_t launched_lanes() { return warps[current->warp].live | warps[current->warp].exited; }
+uint32_t dynamic_smem_size() { return request->dynamic_shared; }
+uint32_t total_smem_size() { return shared_bytes; }
 
 static uint32_t random_below(uint32_t bound) {
   random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;

@@ -45,7 +45,7 @@ static void leave_warp() {
 }
 
 // __syncwarp is the one operation of a warp that orders its memory accesses.
-static void sync_warp(uint32_t mask) {
+void sync_warp(uint32_t mask) {
   struct None {} none;
   meet(1, mask, none, [=](None **) {
     Knowledge all;
@@ -55,7 +55,6 @@ static void sync_warp(uint32_t mask) {
   });
 }
 
-enum class Shuffle { UP, DOWN, BUTTERFLY, INDEX };
 struct Shuffled { uint32_t value, selector, bounds; bool inside; uint32_t result; };
 
 // PTX's own formula: `bounds` holds the segment mask (bits 8-12) and the clamp (bits 0-4).
@@ -70,7 +69,7 @@ static int shuffle_source(Shuffle mode, int lane, uint32_t selector, uint32_t bo
   return inside ? wanted : lane;
 }
 
-static uint32_t shuffle(Shuffle mode, uint32_t value, uint32_t selector, uint32_t bounds, uint32_t mask, bool &inside) {
+uint32_t shuffle(Shuffle mode, uint32_t value, uint32_t selector, uint32_t bounds, uint32_t mask, bool &inside) {
   Shuffled mine = {value, selector, bounds, false, 0};
   meet(10 + (int)mode, mask, mine, [=](Shuffled **lanes) {
     for (int lane = 0; lane < WARP; ++lane) {
@@ -88,7 +87,7 @@ static uint32_t shuffle(Shuffle mode, uint32_t value, uint32_t selector, uint32_
 
 template <class T> struct Asked { T value; uint32_t result; };
 
-static uint32_t ballot(bool vote, uint32_t mask) {
+uint32_t ballot(bool vote, uint32_t mask) {
   Asked<bool> mine = {vote, 0};
   meet(20, mask, mine, [=](Asked<bool> **lanes) {
     uint32_t votes = 0;
@@ -100,7 +99,7 @@ static uint32_t ballot(bool vote, uint32_t mask) {
 }
 
 // The lanes with the same value; `all`: the whole mask, or nothing.
-template <class T> static uint32_t match(T value, uint32_t mask, bool all) {
+template <class T> uint32_t match(T value, uint32_t mask, bool all) {
   Asked<T> mine = {value, 0};
   meet(21 + all, mask, mine, [=](Asked<T> **lanes) {
     for (int lane = 0; lane < WARP; ++lane)
@@ -111,7 +110,7 @@ template <class T> static uint32_t match(T value, uint32_t mask, bool all) {
 }
 
 // redux.sync: fold the lanes' values.
-template <class T, class F> static T reduce_warp(T value, uint32_t mask, F fold) {
+template <class T> T reduce_warp(T value, uint32_t mask, T (*fold)(T, T)) {
   struct Folded { T value, result; } mine = {value, 0};
   meet(23, mask, mine, [=](Folded **lanes) {
     const int first = __builtin_ctz(mask);
@@ -127,7 +126,7 @@ template <class T, class F> static T reduce_warp(T value, uint32_t mask, F fold)
 // ldmatrix: lane 8i + r gives the address of row r of the i-th 8 x 8 matrix of 16-bit elements.
 struct Rows { uint64_t address; uint32_t registers[4]; };
 
-static void load_matrices(int count, bool transposed, uint64_t address, uint32_t *registers) {
+void load_matrices(int count, bool transposed, uint64_t address, uint32_t *registers) {
   Rows mine = {address, {}};
   meet(-here, ~0u, mine, [=](Rows **lanes) {
     for (int i = 0; i < count; ++i) {

@@ -13,7 +13,7 @@ struct Product {
   uint64_t left, right;             // descriptors
   bool from_registers, keep, done;  // keep: add to the accumulators
   float scale;
-  int warpgroup;
+  int warpgroup, columns;
   Epoch epoch[4];                   // of each warp's share
   uint32_t rows[128][4];            // A in registers
   std::vector<int> places[128];
@@ -45,23 +45,22 @@ static uint64_t tile_chunk(uint64_t descriptor, int row, int chunk) {
   return swizzled(start + row / 8 * stride + row % 8 * (16 << swizzle) + chunk * 16, swizzle);
 }
 
-// Element types: bytes, and how one is read from memory.
-struct SharedF16 { using Fragment = F16; static constexpr int bytes = 2;
-  static float read(const char *p) { return from_f16(get<uint16_t>(p)); } };
-struct SharedBf16 { using Fragment = Bf16; static constexpr int bytes = 2;
-  static float read(const char *p) { return from_bf16(get<uint16_t>(p)); } };
-struct SharedTf32 { using Fragment = Tf32; static constexpr int bytes = 4;
-  static float read(const char *p) { return as<float>(get<uint32_t>(p) & 0xffffe000); } };
+// Bytes of an element, and how one is read from memory.
+template <class T> constexpr int BYTES = 4 / PACKED<T>;
+template <class T> static float tile_element_at(const char *p) {
+  return element(T(), BYTES<T> == 2 ? get<uint16_t>(p) : get<uint32_t>(p), 0);
+}
 
 template <class T> static float tile_element(uint64_t descriptor, int row, int k) {
-  const int per_chunk = 16 / T::bytes;
-  return T::read(shared_data + tile_chunk(descriptor, row, k / per_chunk) + k % per_chunk * T::bytes);
+  const int per_chunk = 16 / BYTES<T>;
+  return tile_element_at<T>(shared_data + tile_chunk(descriptor, row, k / per_chunk) + k % per_chunk * BYTES<T>);
 }
 
 // D (64 x N) from A (64 x K) and B (K x N), K of 32 bytes; a warp has 16 rows, laid out as in mma.h.
-template <class T, int N> static void multiply_tiles(Product &product) {
-  constexpr int K = 32 / T::bytes, P = T::Fragment::packed;
-  float left[64][K], right[N][K];
+template <class T> static void multiply_tiles(Product &product) {
+  constexpr int K = 32 / BYTES<T>, P = PACKED<T>;
+  const int N = product.columns;
+  float left[64][K], right[256][K];
   for (int n = 0; n < N; ++n)
     for (int k = 0; k < K; ++k) right[n][k] = tile_element<T>(product.right, n, k);
   for (int m = 0; !product.from_registers && m < 64; ++m)
@@ -70,7 +69,7 @@ template <class T, int N> static void multiply_tiles(Product &product) {
     for (int r = 0; r < 4; ++r)
       for (int s = 0; s < P; ++s)
         left[t / 32 * 16 + t % 32 / 4 + 8 * (r % 2)][t % 4 * P + s + 4 * P * (r / 2)] =
-            T::Fragment::read(product.rows[t][r], s);
+            element(T(), product.rows[t][r], s);
   for (int t = 0; t < 128; ++t)
     for (int i = 0; i < N / 2; ++i) {
       const int m = t / 32 * 16 + t % 32 / 4 + 8 * (i / 2 % 2), n = t % 4 * 2 + i % 2 + 8 * (i / 4);
@@ -85,11 +84,11 @@ template <class T, int N> static void multiply_tiles(Product &product) {
 static void check_chunk(uint32_t offset, int warp) {
   Thread *caller = current;
   check_shared(offset, 16, "wgmma");
-  for (uint32_t i = offset / EMU_CELL; i <= (offset + 15) / EMU_CELL; ++i) {
+  for (uint32_t i = cell_at(offset); i <= cell_at(offset + 15); ++i) {
     for (int lane = 0; lane < WARP; lane += WARP - 1) {  // the first and the last stand for all
       current = &threads[warp * WARP + lane];
-      note_read(cells[i], i * EMU_CELL, thread_count + warp);
-      check_proxy(cells[i].writer, cells[i].write_epoch, i * EMU_CELL);
+      note_read(cells[i], byte_of(i), thread_count + warp);
+      check_proxy(cells[i].writer, cells[i].write_epoch, byte_of(i));
     }
     current = caller;
     // A copy counts as written from its start; that it landed is the race check's business.
@@ -130,13 +129,13 @@ static std::vector<int> take_accumulators(float *registers, int count) {
   return places;
 }
 
-template <class T, int N>
-static void wgmma(float *registers, const uint32_t *rows, uint64_t left, uint64_t right, bool keep, float scale) {
+template <class T>
+void wgmma(float *registers, int columns, const uint32_t *rows, uint64_t left, uint64_t right, bool keep, float scale) {
   const int group = current->index / 128, lane = current->index % 128;
   if (thread_count < (group + 1) * 128) fail(LANES, "wgmma needs warpgroups of 128 threads");
   GroupCall &call = group_calls[group];
   if (!call.count++) {
-    Product made = {multiply_tiles<T, N>, left, right, rows != nullptr, keep, false, scale, group};
+    Product made = {multiply_tiles<T>, left, right, rows != nullptr, keep, false, scale, group, columns};
     products[group].push_back(made);
     call.line = here;
   }
@@ -146,23 +145,23 @@ static void wgmma(float *registers, const uint32_t *rows, uint64_t left, uint64_
   if (product.right != right || (!rows && product.left != left))
     fail(PROTOCOL, "wgmma with different descriptors in one warpgroup");
   if (rows) memcpy(product.rows[lane], rows, sizeof product.rows[lane]);
-  product.places[lane] = take_accumulators(registers, N / 2);
+  product.places[lane] = take_accumulators(registers, columns / 2);
   current->products.open.push_back(products[group].size() - 1);
   if (call.count < 128) return wait("wgmma");
   call.count = 0;
-  start_product(product, N);
+  start_product(product, columns);
   for (int i = group * 128; i < (group + 1) * 128; ++i)
     if (i != current->index) wake(i);
 }
 
-static void wgmma_fence() { current->products.fenced = true; }
+void wgmma_fence() { current->products.fenced = true; }
 
-static void wgmma_commit() {
+void wgmma_commit() {
   current->products.groups.push_back(std::move(current->products.open));
   current->products.open.clear();
 }
 
-static void wgmma_wait(size_t pending) {
+void wgmma_wait(uint32_t pending) {
   Products &mine = current->products;
   const int group = current->index / 128, actor = warp_actor(current->index);
   const size_t finished = mine.groups.size() > pending ? mine.groups.size() - pending : 0;
@@ -179,7 +178,7 @@ static void wgmma_wait(size_t pending) {
 }
 
 // A register after a wait: its value if it holds the token of a finished product.
-static float settled(float x) {
+float settled(float x) {
   const int place = token_place(x);
   const auto &table = current->products.accumulators;
   return place < 0 || (size_t)place >= table.size() || table[place].pending ? x : table[place].value;

@@ -1,3 +1,0 @@
-// All a translated module needs.
-#pragma once
-#include "launch.h"
