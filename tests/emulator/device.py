@@ -218,9 +218,12 @@ class Device:
         """Load PTX."""
         return Module(self, text)
 
-    def run(self, library: ctypes.CDLL, request: _Request) -> _Fault:
-        """Launch with the live allocations; one launch at a time."""
-        live = sorted(self._allocations.values(), key=lambda made: made.pointer)
+    def run(
+        self, library: ctypes.CDLL, request: _Request, memory: Sequence[Any] | None = None
+    ) -> _Fault:
+        """Launch with ``memory``, else with the live allocations; one launch at a time."""
+        held = self._allocations.values() if memory is None else memory
+        live = sorted(held, key=lambda made: made.pointer)
         ranges = (_Range * len(live))(
             *(_Range(a.pointer, a.pointer + a.nbytes, a.written.ctypes.data) for a in live)
         )
@@ -262,35 +265,58 @@ class Module:
         ``shared`` is dynamic shared memory in bytes, ``shared_limit`` what the kernel opted in to
         (max_dynamic_shared_size_bytes).
         """
+        packed = pack(self.entry(name), list(arguments))
+        self.check(name, grid, block, shared, shared_limit)
+        self.run(name, grid, block, packed, shared, options or Options())
+
+    def entry(self, name: str) -> ptx.Entry:
+        """The kernel of a name."""
         if name not in self.kernels:
             raise KernelFault(Kind.LAUNCH, f"no kernel {name}; there are {self.kernels}")
-        index = self.kernels.index(name)
-        entry = self._parsed.entries[index]
-        packed = pack(entry, list(arguments))
-        self._check(entry, _three(grid), _three(block), shared, shared_limit)
-        how = options or Options()
+        return self._parsed.entries[self.kernels.index(name)]
+
+    def static_shared(self, name: str) -> int:
+        """Bytes of shared memory that a kernel has without asking."""
+        return static_shared(self.entry(name), self._parsed)
+
+    def run(
+        self,
+        name: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        packed: np.ndarray[Any, Any],
+        shared: int,
+        options: Options,
+        memory: Sequence[Any] | None = None,
+    ) -> None:
+        """Run a launch that was checked, with packed arguments.
+
+        ``memory`` (objects with pointer, nbytes, written) stands for the device's allocations.
+        """
         request = _Request(
-            kernel=index,
+            kernel=self.kernels.index(name),
             grid=_three(grid),
             block=_three(block),
             dynamic_shared=shared,
-            schedule=how.schedule,
-            late=how.late,
-            strict=how.strict,
-            seed=how.seed,
+            schedule=options.schedule,
+            late=options.late,
+            strict=options.strict,
+            seed=options.seed,
             parameters=packed.ctypes.data,
             parameter_bytes=packed.nbytes,
         )
-        self._report(name, self._device.run(self._library, request))
+        self._report(name, self._device.run(self._library, request, memory))
 
-    def _check(
+    def check(
         self,
-        entry: ptx.Entry,
-        grid: tuple[int, ...],
-        block: tuple[int, ...],
+        name: str,
+        given_grid: Sequence[int],
+        given_block: Sequence[int],
         shared: int,
         shared_limit: int,
     ) -> None:
+        """Refuse a configuration that CUDA would refuse."""
+        entry, grid, block = self.entry(name), _three(given_grid), _three(given_block)
         threads, static = int(np.prod(block)), static_shared(entry, self._parsed)
         most = self._device.opt_in_shared
         _require(_within(grid, MAX_GRID), f"{entry.name}: grid {grid}, at most {MAX_GRID}")

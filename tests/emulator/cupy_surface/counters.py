@@ -1,0 +1,40 @@
+"""What a device was asked to do, for tests that forbid some of it."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel launch, or a product of cuBLAS (without grid, block, shared memory, parameters)."""
+
+    name: str
+    stream: int
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    shared: int = 0
+    parameter_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Counters:
+    """Calls since the start or the last ``reset``.
+
+    ``synchronisations`` are waits of the host for a device, those inside of copies included.
+    ``elementwise`` are kernels of CuPy itself: fills, conversions and copies of strided arrays.
+    """
+
+    synchronisations: int = 0
+    to_device: int = 0
+    to_host: int = 0
+    device_copies: int = 0
+    elementwise: int = 0
+    driver_allocations: int = 0
+    driver_frees: int = 0
+    compilations: int = 0
+    graph_launches: int = 0
+    launches: list[Launch] = field(default_factory=list)
+    products: list[Launch] = field(default_factory=list)
+
+    def reset(self) -> None:
+        """Count from zero again."""
+        self.__init__()  # type: ignore[misc]
