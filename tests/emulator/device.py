@@ -10,6 +10,7 @@ print(y.download("f4"))
 
 import ctypes
 import enum
+import mmap
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -139,9 +140,30 @@ class Allocation:
         copied: np.ndarray[Any, Any] = self.bytes.view(dtype).reshape(shape).copy()
         return copied
 
+    @property
+    def marks(self) -> int:
+        """The address of the marks, 0 where every byte counts as written."""
+        return int(self.written.ctypes.data) if self.written.size else 0
+
     def free(self) -> None:
         """Give the memory back; accesses from now on are out of bounds."""
         self._device.forget(self)
+
+
+class SparseAllocation(Allocation):
+    """More memory than there is: pages that are never touched take none, all others hold zeros."""
+
+    def __init__(self, device: "Device", nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._device = device
+        self._store = np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
+        self.bytes = self._store
+        self.written = np.zeros(0, np.uint8)
+        self.pointer = int(self._store.ctypes.data)
+
+    def upload(self, array: np.ndarray[Any, Any], offset: int = 0) -> None:
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self.bytes[offset : offset + data.size] = data
 
 
 TENSOR_MAP = np.dtype(
@@ -199,6 +221,12 @@ class Device:
         self._allocations[made.pointer] = made
         return made
 
+    def sparse(self, nbytes: int) -> Allocation:
+        """Memory of which only the pages that are touched exist."""
+        made = SparseAllocation(self, nbytes)
+        self._allocations[made.pointer] = made
+        return made
+
     def upload(self, array: np.ndarray[Any, Any]) -> Allocation:
         """Memory with a copy of an array."""
         made = self.allocate(array.nbytes)
@@ -225,7 +253,7 @@ class Device:
         held = self._allocations.values() if memory is None else memory
         live = sorted(held, key=lambda made: made.pointer)
         ranges = (_Range * len(live))(
-            *(_Range(a.pointer, a.pointer + a.nbytes, a.written.ctypes.data) for a in live)
+            *(_Range(a.pointer, a.pointer + a.nbytes, a.marks) for a in live)
         )
         request.ranges, request.range = len(live), ranges
         fault = _Fault()

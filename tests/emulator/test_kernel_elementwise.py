@@ -370,20 +370,21 @@ def test_a_result_without_elements_launches_nothing() -> None:
 def test_offsets_beyond_31_bits(device: Device, rng: np.random.Generator) -> None:
     """Rows lie 2^31 elements apart and more; only the pages that are touched exist."""
     stride = 2**31 + 64
-    with device.sparse(3 * stride) as memory:
-        source = ct.TensorDescriptor((40, 2), (1, stride), "int8", 16)
-        target = ct.TensorDescriptor((2, 40), (stride, 1), "int8", 16)
-        x = numbers(rng, (40, 2), "int8")
-        for column in range(2):
-            memory.upload(x[:, column], column * stride)
-        operation = ct.ElementwiseOperation((ct.Operand(source, "ab"),), ct.Operand(target, "ba"))
-        placed = [Placed(memory, 0, source), Placed(memory, 4096, target)]
-        call = run(device, operation, placed, (2, 0, 0))
-        assert "long long" in call.stub
-        for column in range(2):
-            begin = column * stride + 4096
-            found = memory.bytes[begin : begin + 40].view("i1")
-            np.testing.assert_array_equal(found, 2 * x[:, column])
+    memory = device.sparse(2 * stride)
+    source = ct.TensorDescriptor((40, 2), (1, stride), "int8", 16)
+    target = ct.TensorDescriptor((2, 40), (stride, 1), "int8", 16)
+    x = numbers(rng, (40, 2), "int8")
+    for column in range(2):
+        memory.upload(x[:, column], column * stride)
+    operation = ct.ElementwiseOperation((ct.Operand(source, "ab"),), ct.Operand(target, "ba"))
+    placed = [Placed(memory, 0, source), Placed(memory, 4096, target)]
+    call = run(device, operation, placed, (2, 0, 0))
+    assert "long long" in call.stub
+    for column in range(2):
+        begin = column * stride + 4096
+        found = memory.bytes[begin : begin + 40].view("i1")
+        np.testing.assert_array_equal(found, 2 * x[:, column])
+    memory.free()
 
 
 def test_more_elements_than_31_bits_are_counted_in_64() -> None:
