@@ -5,7 +5,8 @@
     opcodes/   the whitelist of instructions, and the C++ each becomes
     translate  a module to C++ on the runtime
     runtime/   fibers, schedules, checked memory, races, barriers, warps, tensor cores
-    build      C++ to a shared library linked to the engine, cached
+    build      C++ to a shared library linked to the engine, and the cache
+    library    all of these in a row, for one source or many at once
     device     memory, modules and launches: what tests use
 
 It is stricter than a GPU: accesses out of bounds or misaligned, memory read before it was written,

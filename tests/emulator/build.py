@@ -1,4 +1,4 @@
-"""Build translated modules into shared libraries, and keep what was built.
+"""Build translated modules into shared libraries, and keep what was built in a folder.
 
     engine.so   runtime/engine.cpp: fibers, memory, checks; compiled once
     module.so   the code of one module's kernels, linked to the engine
@@ -87,17 +87,12 @@ def _lock(target: Path) -> Iterator[None]:
         yield
 
 
-def build(source: str) -> Path:
-    """The shared library of a module's C++ text."""
-    linked = engine()
-
-    def make(library: Path) -> None:
-        # Nothing of the standard library is needed to link: half the time of a small module.
-        header = str(RUNTIME / "kernel.h")
-        options = ["-shared", "-nostdlib", "-include", header, "-x", "c++", "-"]
-        _compile([MODULE_LEVEL, *options, "-x", "none", str(linked)], library, source)
-
-    return cached(f"{digest(_base_key(), source)}.so", make)
+def build_module(source: str, library: Path) -> None:
+    """Write the shared library of a module's C++ text."""
+    # Nothing of the standard library is needed to link: half the time of a small module.
+    header = str(RUNTIME / "kernel.h")
+    options = ["-shared", "-nostdlib", "-include", header, "-x", "c++", "-"]
+    _compile([MODULE_LEVEL, *options, "-x", "none", str(engine())], library, source)
 
 
 @functools.cache
@@ -107,7 +102,7 @@ def engine() -> Path:
     def make(library: Path) -> None:
         _compile([ENGINE_LEVEL, "-shared", str(RUNTIME / "engine.cpp"), "-lm"], library)
 
-    return cached(f"engine-{_base_key()}.so", make)
+    return cached(f"engine-{engine_key()}.so", make)
 
 
 def _compile(options: Sequence[str], target: Path, text: str = "") -> None:
@@ -117,8 +112,8 @@ def _compile(options: Sequence[str], target: Path, text: str = "") -> None:
 
 
 @functools.cache
-def _base_key() -> str:
-    """Everything but the source that decides a library: runtime, compiler, flags, processor."""
+def engine_key() -> str:
+    """All that decides a library but the module: runtime, compiler, flags, processor."""
     files = [path.read_text() for path in sorted(RUNTIME.iterdir())]
     version = _run([*compiler(), "--version"]).stdout
     return digest(*files, version, *FLAGS, ENGINE_LEVEL, MODULE_LEVEL, _processor(), str(RUNTIME))

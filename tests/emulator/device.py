@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from . import nvrtc, ptx
-from .build import build
-from .translate import static_shared, translate
+from . import ptx
+from .library import Source, library, to_ptx
+from .translate import static_shared
 
 GUARD = 256  # bytes around an allocation that no kernel may touch; also its alignment
 POISON = 0xFF  # NaN in every floating-point format
@@ -240,7 +240,7 @@ class Device:
 
     def load(self, source: str, options: Sequence[str] = ()) -> "Module":
         """Compile CUDA C++ for this device's architecture."""
-        return self.load_ptx(nvrtc.compile_ptx(source, self.arch, options).text)
+        return self.load_ptx(to_ptx(Source(source, self.arch, tuple(options))))
 
     def load_ptx(self, text: str) -> "Module":
         """Load PTX."""
@@ -271,7 +271,7 @@ class Module:
         self.ptx = text
         self._device = device
         self._parsed = ptx.parse(text)
-        self._library = ctypes.CDLL(str(build(translate(self._parsed))))
+        self._library = ctypes.CDLL(str(library(text)))
 
     @property
     def kernels(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ Scopes (braces, which inline assembly uses) are resolved here: registers and lab
 inner scope get a name of their own, so that an entry is one flat list of instructions.
 """
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -150,6 +151,7 @@ _NUMBER = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-
 _INSTRUCTION = re.compile(r"(?:@(!?)(%?[\w$]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
 
 
+@functools.cache
 def type_bytes(name: str) -> int:
     """Bytes of one element of a PTX type: 4 of "f32", 4 of "f16x2", 1 of "pred"."""
     if name == "pred":

@@ -1,11 +1,17 @@
 """Argument packing, launch limits, compilation and the cache of builds."""
 
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from . import nvrtc
-from .build import build
+from .build import cache_directory, cached
 from .device import Device, KernelFault, Kind, Module
+from .library import Source, library, prebuild
 
 SOURCE = """
 struct Pair { double x; int y; };
@@ -94,10 +100,46 @@ def test_static_shared_memory_is_limited(device: Device) -> None:
         device.load_ptx(text).launch("k", (1,), (1,), [])
 
 
-def test_build_is_cached_by_content(device: Device, module: Module) -> None:
-    source = 'extern "C" int emu_launch() { return 0; }\n'
-    assert build(source) == build(source)
-    assert build(source) != build(source + "\n")
+def test_builds_are_cached_by_content(module: Module) -> None:
+    built = library(module.ptx)
+    made = built.stat().st_mtime_ns
+    assert library(module.ptx) == built
+    assert built.stat().st_mtime_ns == made
+    assert library(module.ptx + "\n") != built
+
+
+def test_prebuilt_sources_are_found(device: Device) -> None:
+    seed = os.getpid()  # not in the cache from an earlier run
+    texts = [
+        f'extern "C" __global__ void k(long long *to) {{ *to = {seed + i}; }}' for i in range(3)
+    ]
+    prebuild([Source(text) for text in texts])
+    files = set(cache_directory().iterdir())
+    for i, text in enumerate(texts):
+        to = device.allocate(8)
+        device.load(text).launch("k", (1,), (1,), [to])
+        assert to.download("i8")[0] == seed + i
+    assert set(cache_directory().iterdir()) == files
+
+
+def test_prebuilding_reports_what_fails(device: Device) -> None:
+    with pytest.raises(nvrtc.CompileError, match="undefined"):
+        prebuild([Source("__global__ void k() { x = 1; }")])
+
+
+def test_a_file_is_made_once(tmp_path: Path) -> None:
+    name, made = f"{tmp_path.name}-{os.getpid()}.txt", []
+
+    def make(target: Path) -> None:
+        made.append(target)
+        time.sleep(0.05)
+        target.write_text("whole")
+
+    with ThreadPoolExecutor(4) as pool:
+        files = [pool.submit(cached, name, make) for _ in range(8)]
+    assert {file.result().read_text() for file in files} == {"whole"}
+    assert len(made) == 1
+    files[0].result().unlink()
 
 
 def test_nvrtc_reports_errors_and_registers(device: Device) -> None:

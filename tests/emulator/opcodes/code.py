@@ -1,5 +1,6 @@
 """How PTX operands are written in C++: types, registers, literals, symbols and addresses."""
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -39,6 +40,7 @@ _SPECIAL = {
 }
 
 
+@functools.cache
 def c_type(name: str) -> str:
     """The C++ type that holds a value of a PTX type; halves are computed in float."""
     match name:
@@ -52,11 +54,13 @@ def c_type(name: str) -> str:
     return f"int{bits}_t" if name[0] == "s" else f"uint{bits}_t"
 
 
+@functools.cache
 def register_type(name: str) -> str:
     """The C++ type of a register declared with a PTX type."""
     return c_type(name) if name in ("pred", "f32", "f64") else f"uint{type_bytes(name) * 8}_t"
 
 
+@functools.cache
 def register_name(register: Register) -> str:
     """A C++ name no runtime function has."""
     return "R_" + re.sub(r"\W", "_", register.name.lstrip("%"))
