@@ -4,7 +4,15 @@ from dataclasses import dataclass
 
 from contract.errors import NotSupportedError
 
-__all__ = ["ARCHITECTURES", "ELEMENTWISE", "Architecture", "ElementwiseRow", "architecture_of"]
+__all__ = [
+    "ARCHITECTURES",
+    "ELEMENTWISE",
+    "REDUCE",
+    "Architecture",
+    "ElementwiseRow",
+    "ReduceRow",
+    "architecture_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,4 +70,27 @@ ELEMENTWISE = {
     80: _WIDE,
     90: _WIDE,
     100: _WIDE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceRow:
+    """How reductions are shared out; reasons are beside the tables."""
+
+    blocks: int  # of 256 threads, for each multiprocessor
+    flight: int  # bytes that a thread loads before it uses the first
+    split: int  # loads of that size that one block does by itself; more are shared out
+    least: int  # of them for each block that shares
+
+
+# 256 threads with 64 bytes in flight each take 50 to 60 registers, so that four blocks are
+# resident: 64 KB in flight, above the 25 KB that 4.8 TB/s for 0.7 us ask of each of 132
+# multiprocessors. Twice as many blocks even out their ends. A second launch costs as much as
+# some eight loads of 16 KB by one block.
+_RESIDENT = ReduceRow(blocks=8, flight=64, split=8, least=4)
+REDUCE = {
+    60: ReduceRow(blocks=8, flight=32, split=8, least=4),  # 0.7 TB/s: half of that is enough
+    80: _RESIDENT,
+    90: _RESIDENT,
+    100: _RESIDENT,
 }

@@ -101,10 +101,27 @@ __device__ inline T combine(T x, T y) {
   else return smaller(x, y);
 }
 
-// What a reduction of no elements is; MAX and MIN start from their first element instead.
+// The smallest and the largest value of a type: infinite, where there is infinity.
+template <class T>
+__device__ inline T lowest() {
+  if constexpr (is_float<T>) return -__int_as_float(0x7f800000);
+  else if constexpr (is_same<T, Bool>) return {0};
+  else return T(-1) < T(0) ? T(1ull << (8 * sizeof(T) - 1)) : T(0);
+}
+template <class T>
+__device__ inline T highest() {
+  if constexpr (is_float<T>) return __int_as_float(0x7f800000);
+  else if constexpr (is_same<T, Bool>) return {1};
+  else return T(~lowest<T>());
+}
+
+// op(x, neutral) = x; a reduction of no elements is this.
 template <BinaryOperator OP, class T>
 __device__ inline T neutral() {
-  return OP == BinaryOperator::MUL ? one<T>() : zero<T>();
+  if constexpr (OP == BinaryOperator::ADD) return zero<T>();
+  else if constexpr (OP == BinaryOperator::MUL) return one<T>();
+  else if constexpr (OP == BinaryOperator::MAX) return lowest<T>();
+  else return highest<T>();
 }
 
 }  // namespace contract

@@ -20,7 +20,9 @@ LEVELS = (
     {"matrix_options", "panel_options"},
     {"candidates"},
     {"planner"},
-    {"kernels.call"},
+    {"kernels.call", "kernels.configurations", "kernels.names"},
+    {"kernels.loops"},
+    {"kernels.elementwise", "kernels.reduce"},
     {"run.explain", "run.workers", "run.blas_threads", "run.host_views"},
     {"run.memory", "run.host_operators", "run.host_kernels", "run.numba_tools"},
     {"run.steps", "run.numpy_kernels", "run.numba_rows", "run.numba_copies"},
@@ -41,7 +43,7 @@ LEVELS = (
     {"__main__"},
 )
 ARRAY_LIBRARIES = {"numpy", "cupy", "numba", "torch", "jax"}
-PLANNING = set().union(*LEVELS[:10])
+PLANNING = set().union(*LEVELS[:12])
 
 
 def modules() -> dict[str, Path]:

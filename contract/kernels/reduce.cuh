@@ -1,0 +1,239 @@
+// D[i] = alpha reduce_r op(A[i, r]) + beta opC(C[i]); also one part of it, left in scratch memory for a second launch.
+//
+// The bits of a thread's number are, from the lowest: reduced, kept, reduced, kept. Neighbouring lanes thus lie side by
+// side in A, whichever of its modes is the fastest. A thread reduces every R-th vector of its part of r, UNROLL of them
+// in flight; what the R threads of a result found is combined by shuffles, then through shared memory.
+//
+// The order is fixed. With n values for each result in P parts and V values in a vector, |sum - exact| is at most
+// (n / (P R V UNROLL) + log2(V UNROLL) + log2(R) + P) u sum|x|, where V counts only for vectors along r and the second
+// launch divides P again as it did n.
+
+namespace contract {
+
+enum class Reading {
+  ELEMENT,  // one by one
+  KEPT,     // vectors along the fastest kept mode: each element belongs to another result
+  REDUCED,  // vectors along the fastest reduced mode
+  RAGGED,   // the same where rows begin or end inside a vector
+};
+
+// i = rest * extent + index: returns the index and leaves the rest in i. Without padding ``inside`` is the extent, for counts beyond 31 bits too.
+template <class Index, int TENSORS>
+__device__ inline Index split_off(Index &i, const Loop<TENSORS> &loop) {
+  const Index whole = i;
+  if constexpr (sizeof(Index) == 4) i = quotient(whole, loop);
+  else i = whole / (Index)loop.inside;
+  return whole - i * (Index)loop.inside;
+}
+
+// The value of the lane whose number differs in ``bit``.
+template <class T>
+__device__ inline T of_partner(T x, int bit) {
+  constexpr int WORDS = (sizeof(T) + 3) / 4;
+  union Words {
+    unsigned word[WORDS];
+    T value;
+  } words;
+  words.word[WORDS - 1] = 0;
+  words.value = x;
+#pragma unroll
+  for (int i = 0; i < WORDS; ++i) words.word[i] = __shfl_xor_sync(0xffffffffu, words.word[i], bit);
+  return words.value;
+}
+
+template <class Source, class Compute, class Target, class Addend, class Offset, class Index, Operator OP, Operator OPC,
+          BinaryOperator BY, Reading READING, int V, int UNROLL, int RANK>
+struct Reduce {
+  static constexpr int THREADS = 256, RESULTS = READING == Reading::KEPT ? V : 1;
+
+  // Tensors of the loops: A, D, C. Kept loops come first, the fastest first; one along which vectors lie counts them.
+  struct Arguments {
+    const Source *source;
+    Target *target;
+    const Addend *addend;
+    Compute alpha, beta;
+    long long kept, reduced;              // vectors
+    long long part, part_target;          // vectors of a part, and the offset in D from part to part
+    long long row;                        // elements of a ragged row
+    long long target_step, addend_step;   // between the results of a vector
+    unsigned low_reduced, low_kept, high_reduced, high_kept;  // how many bits of a thread's number
+    unsigned kept_loops, reduced_loops;
+    unsigned partial;  // nothing but the reduction is done
+    unsigned wide;     // the results of a vector are written at once
+    Loop<3> loops[RANK];
+  };
+
+  // A product with the complex number 1 is no operation: it would make NaN of infinite parts.
+  static __device__ Compute combine(Compute x, Compute y) {
+    if constexpr (BY == BinaryOperator::MUL && is_complex<Compute>) return is_one(x) ? y : scaled(x, y);
+    else return contract::combine<BY>(x, y);
+  }
+
+  // ---- where things are ---------------------------------------------------------------------
+
+  struct Thread {
+    Index kept, reduced;
+    unsigned partners;  // the bits of a thread's number that are reduced
+
+    __device__ Thread(const Arguments &a) {
+      const unsigned t = threadIdx.x, above = t >> (a.low_reduced + a.low_kept);
+      const unsigned low = (1u << a.low_reduced) - 1, high = (1u << a.high_reduced) - 1;
+      reduced = (t & low) | (above & high) << a.low_reduced;
+      kept = (t >> a.low_reduced & ((1u << a.low_kept) - 1)) | above >> a.high_reduced << a.low_kept;
+      kept += ((Index)blockIdx.y * gridDim.x + blockIdx.x) << (a.low_kept + a.high_kept);
+      partners = low | high << (a.low_reduced + a.low_kept);
+    }
+  };
+
+  static __device__ Place<Offset, 3, false> place(const Arguments &a, Index kept) {
+    Place<Offset, 3, false> here;
+    for (unsigned at = 0; at < a.kept_loops; ++at) {
+      const bool last = at + 1 == a.kept_loops;
+      here.move(a.loops[at], (Offset)(last ? kept : split_off(kept, a.loops[at])));
+    }
+    return here;
+  }
+
+  static __device__ Offset along(const Arguments &a, Index reduced, unsigned first) {
+    Offset offset = 0;
+    const unsigned end = a.kept_loops + a.reduced_loops;
+    for (unsigned at = a.kept_loops + first; at < end; ++at) {
+      const Index index = at + 1 == end ? reduced : split_off(reduced, a.loops[at]);
+      offset += (Offset)index * (Offset)a.loops[at].stride[0];
+    }
+    return offset;
+  }
+
+  // ---- reading ------------------------------------------------------------------------------------
+
+  // A vector of A of which the elements first <= j < last belong to the reduction.
+  struct Piece {
+    Vector<Source, V> raw;
+    int first, last;
+
+    __device__ void read(const Arguments &a, const Source *source, Index i, bool there) {
+      first = 0, last = there ? V : 0;
+      if (!there) return;
+      if constexpr (READING == Reading::RAGGED) ragged(a, source, i);
+      else raw = *(const Vector<Source, V> *)(source + along(a, i, 0));
+    }
+
+    // Vector j of a row begins at the j-th multiple of its size from the one at or before the row's begin.
+    __device__ void ragged(const Arguments &a, const Source *source, Index i) {
+      const bool alone = a.reduced_loops == 1;
+      const Index j = alone ? i : split_off(i, a.loops[a.kept_loops]);
+      const Source *row = alone ? source : source + along(a, i, 1);
+      const Offset before = (Offset)((unsigned long long)row / sizeof(Source) % V);
+      const Offset at = (Offset)j * V - before, left = (Offset)a.row - at;
+      first = at < 0 ? (int)-at : 0;
+      last = left < V ? (left < 0 ? 0 : (int)left) : V;
+      if (first == 0 && last == V) {
+        raw = *(const Vector<Source, V> *)(row + at);
+      } else {
+#pragma unroll
+        for (int k = 0; k < V; ++k)
+          if (first <= k && k < last) raw.at[k] = row[at + k];
+      }
+    }
+
+    __device__ Compute value(int j) const {
+      const bool there = READING == Reading::RAGGED ? first <= j && j < last : last > 0;
+      return there ? apply<OP>(convert<Compute>(raw.at[j])) : neutral<BY, Compute>();
+    }
+  };
+
+  // ---- the stages ---------------------------------------------------------------------------------
+
+  // What this thread finds in its part; UNROLL vectors are combined in pairs before they join the rest.
+  static __device__ void gather(const Arguments &a, const Source *source, Index reduced, Compute (&found)[V]) {
+    const unsigned lanes = a.low_reduced + a.high_reduced;
+    const Index begin = blockIdx.z * (Index)a.part, left = (Index)a.reduced - begin;
+    const Index end = begin + (left < (Index)a.part ? left : (Index)a.part);
+    for (Index i = begin + reduced; i < end; i += (Index)UNROLL << lanes) {
+      Piece piece[UNROLL];
+#pragma unroll
+      for (int u = 0; u < UNROLL; ++u) {
+        const Index at = i + ((Index)u << lanes);
+        piece[u].read(a, source, at, at < end);
+      }
+#pragma unroll
+      for (int j = 0; j < V; ++j) {
+        Compute sum[UNROLL];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) sum[u] = piece[u].value(j);
+        fold(sum);
+        found[j] = combine(found[j], sum[0]);
+      }
+    }
+  }
+
+  // x[0] = the combination of all, in pairs.
+  template <int N>
+  static __device__ void fold(Compute (&x)[N]) {
+#pragma unroll
+    for (int half = N / 2; half; half /= 2)
+#pragma unroll
+      for (int i = 0; i < half; ++i) x[i] = combine(x[i], x[i + half]);
+  }
+
+  // Combines the values of all threads that work on the same results; those with no reduced bit set have them.
+  static __device__ void join(Compute (&value)[RESULTS], unsigned partners) {
+    __shared__ alignas(16) unsigned char shared[sizeof(Compute) * RESULTS * THREADS];
+#pragma unroll
+    for (int bit = 1; bit < 32; bit *= 2)
+      if (partners & bit)
+#pragma unroll
+        for (int j = 0; j < RESULTS; ++j) value[j] = combine(value[j], of_partner(value[j], bit));
+    if (partners < 32) return;  // the same for all threads
+    Compute *held = (Compute *)shared;
+#pragma unroll
+    for (int j = 0; j < RESULTS; ++j) held[j * THREADS + threadIdx.x] = value[j];
+    __syncthreads();
+    if (threadIdx.x & partners) return;
+    for (unsigned warp = 32; warp < THREADS; warp += 32)
+      if (!(warp & ~partners))
+#pragma unroll
+        for (int j = 0; j < RESULTS; ++j) value[j] = combine(value[j], held[j * THREADS + threadIdx.x + warp]);
+  }
+
+  static __device__ void finish(const Arguments &a, const Place<Offset, 3, false> &here, Compute (&value)[RESULTS]) {
+    Vector<Target, RESULTS> done;
+    const bool added = !is_zero(a.beta);
+#pragma unroll
+    for (int j = 0; j < RESULTS; ++j) {
+      Compute y = value[j];
+      if (!a.partial) y = is_zero(a.alpha) ? zero<Compute>() : scaled(y, a.alpha);
+      if (added) {
+        const Addend c = a.addend[here.at[2] + j * (Offset)a.addend_step];
+        y = add(y, scaled(apply<OPC>(convert<Compute>(c)), a.beta));
+      }
+      done.at[j] = convert<Target>(y);
+    }
+    Target *target = a.target + here.at[1] + blockIdx.z * (Offset)a.part_target;
+    if (a.wide) {
+      *(Vector<Target, RESULTS> *)target = done;
+    } else {
+#pragma unroll
+      for (int j = 0; j < RESULTS; ++j) target[j * (Offset)a.target_step] = done.at[j];
+    }
+  }
+
+  static __device__ void run(const Arguments &a) {
+    const Thread thread(a);
+    const bool there = thread.kept < (Index)a.kept;
+    Place<Offset, 3, false> here;
+    if (there) here = place(a, thread.kept);
+    Compute found[V];
+#pragma unroll
+    for (int j = 0; j < V; ++j) found[j] = neutral<BY, Compute>();
+    if (there && !is_zero(a.alpha)) gather(a, a.source + here.at[0], thread.reduced, found);
+    if constexpr (RESULTS == 1) fold(found);
+    Compute value[RESULTS];
+#pragma unroll
+    for (int j = 0; j < RESULTS; ++j) value[j] = found[j];
+    join(value, thread.partners);
+    if (there && !(threadIdx.x & thread.partners)) finish(a, here, value);
+  }
+};
+
+}  // namespace contract
