@@ -140,11 +140,6 @@ class Allocation:
         copied: np.ndarray[Any, Any] = self.bytes.view(dtype).reshape(shape).copy()
         return copied
 
-    @property
-    def marks(self) -> int:
-        """The address of the marks, 0 where every byte counts as written."""
-        return int(self.written.ctypes.data) if self.written.size else 0
-
     def free(self) -> None:
         """Give the memory back; accesses from now on are out of bounds."""
         self._device.forget(self)
@@ -253,7 +248,7 @@ class Device:
         held = self._allocations.values() if memory is None else memory
         live = sorted(held, key=lambda made: made.pointer)
         ranges = (_Range * len(live))(
-            *(_Range(a.pointer, a.pointer + a.nbytes, a.marks) for a in live)
+            *(_Range(a.pointer, a.pointer + a.nbytes, _marks(a.written)) for a in live)
         )
         request.ranges, request.range = len(live), ranges
         fault = _Fault()
@@ -262,6 +257,11 @@ class Device:
             # The engine's, which the module is linked to.
             library.emu_launch(ctypes.byref(request), module, ctypes.byref(fault))
         return fault
+
+
+def _marks(written: np.ndarray[Any, Any]) -> int:
+    """The address of the marks, 0 where every byte counts as written."""
+    return int(written.ctypes.data) if written.size else 0
 
 
 class Module:
