@@ -7,9 +7,13 @@ from contract.errors import NotSupportedError
 __all__ = [
     "ARCHITECTURES",
     "ELEMENTWISE",
+    "GETT",
+    "GETT_TILES",
     "REDUCE",
     "Architecture",
     "ElementwiseRow",
+    "GettRow",
+    "GettTile",
     "ReduceRow",
     "architecture_of",
 ]
@@ -93,4 +97,98 @@ REDUCE = {
     80: _RESIDENT,
     90: _RESIDENT,
     100: _RESIDENT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GettTile:
+    """A tile of a product: what a block computes, and how its threads share it.
+
+    ``l`` x ``m`` x ``n`` elements of D in steps of ``k``; a thread has ``thread_m`` x
+    ``thread_n`` of them, ``lanes_m`` x ``lanes_n`` threads lie side by side, and ``groups`` of
+    threads share the k of a step. ``resident`` blocks fit a multiprocessor beside each other,
+    which then does ``efficiency`` of the multiply-adds it could.
+    """
+
+    l: int  # noqa: E741 - the loop's name
+    m: int
+    n: int
+    k: int
+    thread_m: int
+    thread_n: int
+    lanes_m: int
+    lanes_n: int
+    groups: int
+    resident: int
+    efficiency: float
+    reason: str
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.l * self.m * self.n // (self.thread_m * self.thread_n) * self.groups
+
+
+@dataclass(frozen=True, slots=True)
+class GettRow:
+    """Rates of one multiprocessor that decide between tiles, per clock."""
+
+    bytes: float  # from memory
+    multiply_adds: float  # of float32
+    step: int  # clocks from a load to its use: what a step takes at least
+    block: int  # clocks to begin and to end a block
+    launch: int  # clocks of a further launch
+
+
+# All tiles keep two steps of both factors, with four elements of padding a row, in 48 KB of shared
+# memory. Blocks of a thread are as large as 64 to 128 accumulator registers allow.
+GETT_TILES = {
+    4: (
+        GettTile(1, 128, 128, 8, 8, 8, 8, 4, 1, 2, 0.85, "large"),
+        GettTile(1, 64, 64, 16, 8, 4, 8, 4, 1, 5, 0.70, "medium"),
+        GettTile(1, 32, 32, 32, 4, 4, 8, 4, 2, 6, 0.50, "small"),
+        GettTile(1, 16, 16, 64, 4, 4, 4, 4, 8, 7, 0.45, "small, long k"),
+        GettTile(1, 128, 16, 16, 4, 4, 8, 4, 1, 8, 0.45, "few columns"),
+        GettTile(1, 16, 128, 16, 4, 4, 4, 8, 1, 8, 0.45, "few rows"),
+        GettTile(1, 256, 4, 16, 4, 1, 8, 4, 1, 5, 0.20, "matrix times vector"),
+        GettTile(1, 4, 256, 16, 1, 4, 4, 8, 1, 5, 0.20, "vector times matrix"),
+        GettTile(1, 4, 4, 256, 4, 4, 1, 1, 128, 6, 0.30, "dot product"),
+        GettTile(32, 4, 4, 8, 4, 1, 1, 4, 1, 8, 0.20, "many tiny products"),
+        GettTile(16, 8, 8, 8, 4, 2, 2, 4, 1, 8, 0.30, "many tiny products"),
+        GettTile(8, 16, 16, 16, 4, 4, 4, 4, 1, 5, 0.40, "many small products"),
+    ),
+    8: (
+        GettTile(1, 128, 64, 8, 8, 8, 8, 4, 1, 2, 0.85, "large"),
+        GettTile(1, 64, 64, 8, 8, 4, 8, 4, 1, 4, 0.70, "medium"),
+        GettTile(1, 32, 32, 16, 4, 4, 8, 4, 2, 5, 0.50, "small"),
+        GettTile(1, 16, 16, 32, 4, 4, 4, 4, 8, 6, 0.45, "small, long k"),
+        GettTile(1, 128, 16, 8, 4, 4, 8, 4, 1, 6, 0.45, "few columns"),
+        GettTile(1, 16, 128, 8, 4, 4, 4, 8, 1, 6, 0.45, "few rows"),
+        GettTile(1, 256, 4, 8, 4, 1, 8, 4, 1, 5, 0.20, "matrix times vector"),
+        GettTile(1, 4, 256, 8, 1, 4, 4, 8, 1, 5, 0.20, "vector times matrix"),
+        GettTile(1, 4, 4, 128, 4, 4, 1, 1, 128, 5, 0.30, "dot product"),
+        GettTile(32, 4, 4, 8, 4, 1, 1, 4, 1, 5, 0.20, "many tiny products"),
+        GettTile(16, 8, 8, 8, 4, 2, 2, 4, 1, 5, 0.30, "many tiny products"),
+        GettTile(8, 16, 16, 8, 4, 4, 4, 4, 1, 5, 0.40, "many small products"),
+    ),
+    16: (
+        GettTile(1, 64, 64, 8, 4, 4, 8, 4, 1, 2, 0.80, "large"),
+        GettTile(1, 32, 32, 8, 4, 4, 8, 4, 2, 4, 0.60, "small"),
+        GettTile(1, 16, 16, 16, 4, 4, 4, 4, 8, 4, 0.45, "small, long k"),
+        GettTile(1, 64, 16, 8, 4, 4, 8, 4, 1, 6, 0.45, "few columns"),
+        GettTile(1, 16, 64, 8, 4, 4, 4, 8, 1, 6, 0.45, "few rows"),
+        GettTile(1, 128, 4, 8, 4, 1, 8, 4, 1, 5, 0.20, "matrix times vector"),
+        GettTile(1, 4, 128, 8, 1, 4, 4, 8, 1, 5, 0.20, "vector times matrix"),
+        GettTile(1, 4, 4, 64, 4, 4, 1, 1, 64, 5, 0.30, "dot product"),
+        GettTile(16, 4, 4, 8, 4, 1, 1, 4, 1, 5, 0.20, "many tiny products"),
+        GettTile(8, 8, 8, 8, 4, 2, 2, 4, 1, 5, 0.30, "many tiny products"),
+        GettTile(4, 16, 16, 8, 4, 4, 4, 4, 1, 5, 0.40, "many small products"),
+    ),
+}
+# Bandwidth and clock of the products named above, by multiprocessor.
+GETT = {
+    60: GettRow(10, 64, 700, 2000, 4000),
+    80: GettRow(13, 64, 700, 2000, 4000),
+    90: GettRow(18, 128, 800, 2000, 4000),
+    100: GettRow(28, 128, 800, 2000, 4000),
 }

@@ -16,6 +16,25 @@ __device__ inline unsigned quotient(unsigned n, const Loop<TENSORS> &d) {
   return d.magic ? __umulhi(n, d.magic) >> d.shift : n;
 }
 
+// The same for any n, by a loop without padding, whose ``inside`` is its extent in 64 bits.
+template <int TENSORS>
+__device__ inline unsigned long long quotient(unsigned long long n, const Loop<TENSORS> &d) {
+  return (n | d.inside) >> 31 ? n / d.inside : quotient((unsigned)n, d);
+}
+
+template <int TENSORS>
+__device__ inline unsigned remainder(unsigned n, unsigned quotient, const Loop<TENSORS> &d) {
+  return n - quotient * d.extent;
+}
+template <int TENSORS>
+__device__ inline unsigned long long remainder(unsigned long long n, unsigned long long quotient, const Loop<TENSORS> &d) {
+  return n - quotient * d.inside;
+}
+
+// The type of flattened indices that go with a type of offsets.
+template <class Offset> struct IndexOf { using type = unsigned; };
+template <> struct IndexOf<long long> { using type = unsigned long long; };
+
 // The offset of an index in each tensor, whether it is an index at all, and whether it has a source.
 template <class Offset, int TENSORS, bool PADDED>
 struct Place {
@@ -29,10 +48,11 @@ struct Place {
   }
 
   // Splits ``i`` over loops, the first fastest; returns what is left for the loops that follow.
-  __device__ unsigned split(unsigned i, const Loop<TENSORS> *loops, unsigned count) {
+  template <class Index>
+  __device__ Index split(Index i, const Loop<TENSORS> *loops, unsigned count) {
     for (unsigned at = 0; at < count; ++at) {
-      const unsigned rest = quotient(i, loops[at]);
-      move(loops[at], i - rest * loops[at].extent);
+      const Index rest = quotient(i, loops[at]);
+      move(loops[at], contract::remainder(i, rest, loops[at]));
       i = rest;
     }
     return i;
