@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, assert_never
 
 import ml_dtypes  # noqa: F401  (registers the name bfloat16)
@@ -37,16 +38,17 @@ __all__ = ["DeviceExecutor", "DevicePlan"]
 
 OPTIONS = ("--std=c++17",)
 USUAL_SHARED = 48 << 10  # bytes of dynamic shared memory that need no permission
-Addresses = Sequence[int]
-Launch = Callable[[Addresses, int, Scalars], None]
+Addresses = Sequence[int]  # of the plan's slots, then of what a step needs for itself
+Launch = Callable[[Addresses, Scalars], None]
 
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan(Loaded):
     """A plan ready to run on one GPU: its launches, and the workspace they need.
 
-    ``required_workspace`` (bytes) holds temporaries, then what a step needs for itself; it comes
-    from CuPy's memory pool, on the current stream, unless the caller gives it.
+    ``required_workspace`` (bytes) holds temporaries, then what a step needs for itself, each at
+    its place in ``offsets``; it comes from CuPy's memory pool, on the current stream, unless the
+    caller gives it.
     """
 
     plan: Plan
@@ -54,7 +56,6 @@ class DevicePlan(Loaded):
     launches: tuple[Launch, ...]
     addend_only: Callable[[], tuple[Launch, ...]] | None
     offsets: tuple[int, ...]
-    scratch: int
     required_workspace: int
     reads_addend: bool
     new_output: Callable[[], Array]
@@ -75,16 +76,14 @@ class DevicePlan(Loaded):
         addresses.append(output.data.ptr)
         if self.reads_addend:
             addresses.append((output if addend is None else addend).data.ptr)
-        scratch = 0
         if self.required_workspace:
             memory = self.allocate(self.required_workspace) if workspace is None else workspace.data
             addresses += [memory.ptr + offset for offset in self.offsets]
-            scratch = memory.ptr + self.scratch
         launches = self.launches
         if self.addend_only is not None and scalars[0] == 0:
             launches = self.addend_only()
         for launch in launches:
-            launch(addresses, scratch, scalars)
+            launch(addresses, scalars)
 
 
 class DeviceExecutor:
@@ -120,8 +119,7 @@ class DeviceExecutor:
             arrays=self.arrays,
             launches=self._built(calls),
             addend_only=None if instead is None else self._built_when_asked(plan, instead),
-            offsets=tuple(offset for offset in plan.offsets if offset >= 0),
-            scratch=begin,
+            offsets=(*(offset for offset in plan.offsets if offset >= 0), begin),
             required_workspace=begin + scratch if scratch else plan.workspace,
             reads_addend=plan.addend is not None,
             new_output=allocator(self._cupy, plan.slots[plan.output].tensor),
@@ -177,20 +175,44 @@ class DeviceExecutor:
 def _kernel_launch(call: KernelCall, kernel: Any) -> Launch:
     """A function that fills in what a call brings and launches."""
     arguments, grid, block, shared = call.arguments, call.grid, call.block, call.shared
-    places = [(at, pointer) for at, pointer in arguments.pointers]
     template, kind = _with_ones(call), np.dtype(f"V{len(arguments.data)}")
-    pack = struct.Struct("<Q").pack_into
-    fields = arguments.scalars
+    runs, fields, ndarray = _runs(arguments.pointers), arguments.scalars, np.ndarray
 
-    def launch(addresses: Addresses, scratch: int, scalars: Scalars) -> None:
+    def launch(addresses: Addresses, scalars: Scalars) -> None:
         data = bytearray(template)
-        for at, pointer in places:
-            pack(data, at, _address(pointer, addresses, scratch))
+        for pack, at, pick in runs:
+            pack(data, at, *pick(addresses))
         for field in fields:
             _put_scalar(data, field, scalars)
-        kernel(grid, block, (np.frombuffer(data, kind),), shared_mem=shared)
+        kernel(grid, block, (ndarray((), kind, data),), shared_mem=shared)
 
     return launch
+
+
+Pick = Callable[[Addresses], Sequence[int]]
+
+
+def _runs(pointers: Sequence[tuple[int, Pointer]]) -> list[tuple[Callable[..., None], int, Pick]]:
+    """For pointers that lie side by side in a struct: how to pack them, where, and which."""
+    runs: list[tuple[int, list[Pointer]]] = []
+    for at, pointer in pointers:
+        if runs and at == runs[-1][0] + 8 * len(runs[-1][1]):
+            runs[-1][1].append(pointer)
+        else:
+            runs.append((at, [pointer]))
+    return [(struct.Struct(f"<{len(side)}Q").pack_into, at, _picker(side)) for at, side in runs]
+
+
+def _picker(pointers: Sequence[Pointer]) -> Pick:
+    if len(pointers) > 1 and not any(pointer.bytes for pointer in pointers):
+        return itemgetter(*map(_place, pointers))
+    places = [(_place(pointer), pointer.bytes) for pointer in pointers]
+    return lambda addresses: [addresses[at] + shift for at, shift in places]
+
+
+def _place(pointer: Pointer) -> int:
+    """Where an address stands: slots in order, a step's own memory last."""
+    return pointer.slot if pointer.memory is Memory.SLOT else -1
 
 
 def _with_ones(call: KernelCall) -> bytes:
@@ -208,11 +230,6 @@ def _put_scalar(data: bytearray, field: ScalarField, scalars: Scalars) -> None:
         return
     bytes_ = packed(field.dtype, value)
     data[field.offset : field.offset + len(bytes_)] = bytes_
-
-
-def _address(pointer: Pointer, addresses: Addresses, scratch: int) -> int:
-    base = addresses[pointer.slot] if pointer.memory is Memory.SLOT else scratch
-    return base + pointer.bytes
 
 
 # --- cuBLAS -----------------------------------------------------------------------------------
@@ -248,13 +265,14 @@ class _Blas:
         sizes = operation[a.transposed], operation[b.transposed], call.m, call.n, call.k
         dtype = np.dtype(call.dtype)
         one, zero = np.ones(1, dtype), np.zeros(1, dtype)
+        pick = _picker([each.pointer for each in (a, b, d)])
         handle, algorithm, lock = self._handle, cublas.CUBLAS_GEMM_DEFAULT, self._lock
 
-        def launch(addresses: Addresses, scratch: int, scalars: Scalars) -> None:
+        def launch(addresses: Addresses, scalars: Scalars) -> None:
             alpha = one
             if call.scaled and not (type(scalars[0]) is int and scalars[0] == 1):
                 alpha = np.array([scalars[0]], dtype)
-            x, y, z = (_address(each.pointer, addresses, scratch) for each in (a, b, d))
+            x, y, z = pick(addresses)
             factors = alpha.ctypes.data, zero.ctypes.data
             with lock:
                 if call.batch == 1:
