@@ -1,0 +1,180 @@
+"""Every family of kernels as machine code: no spills, registers for the blocks that are counted on,
+shared memory within bounds, wide loads and stores where layouts allow them.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+import contract as ct
+from contract.heuristics import gpu
+from contract.kernels.call import KernelCall
+from contract.kernels.configurations import (
+    GETT_TILES,
+    Architecture,
+    GettTile,
+    architecture_of,
+)
+from contract.kernels.elementwise import elementwise_calls
+from contract.kernels.gett import gett_calls
+from contract.kernels.gett_tiles import Share
+from contract.kernels.reduce import reduce_calls
+from contract.planner import make_plan
+
+from . import nvrtc
+from .device import Device
+
+REGISTERS = 65536  # of a multiprocessor
+STATIC_SHARED = 48 << 10  # bytes a block may have everywhere
+OLDEST = 60  # compute capability
+FLAGS = ("-ftz=true",)
+Build = Callable[[Architecture], KernelCall]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kernel to compile: blocks that must fit a multiprocessor, instructions it must have."""
+
+    name: str
+    build: Build
+    resident: int
+    wide: tuple[str, ...] = ()
+
+
+def tensor(dtype: str, *extents: int) -> ct.TensorDescriptor:
+    return ct.TensorDescriptor(extents, None, dtype, 16)
+
+
+def permutation(
+    text: str, extents: dict[str, int], source: str, target: str = "", operator: str = "identity"
+) -> Build:
+    modes, wanted = text.split("->")
+
+    def build(architecture: Architecture) -> KernelCall:
+        a = ct.Operand(tensor(source, *(extents[m] for m in modes)), modes, ct.Operator(operator))
+        b = ct.Operand(tensor(target or source, *(extents[m] for m in wanted)), wanted)
+        plan = make_plan(ct.ElementwiseOperation((a,), b))
+        (call,) = elementwise_calls(plan, plan.steps[0], architecture)
+        return call
+
+    return build
+
+
+def trinary(architecture: Architecture) -> KernelCall:
+    a = ct.Operand(tensor("float32", 512, 256), "ab")
+    b = ct.Operand(tensor("float32", 256, 512), "ba")
+    both = ct.BinaryOperator.MUL, ct.BinaryOperator.ADD
+    plan = make_plan(ct.ElementwiseOperation((a, b, a), a, both))
+    (call,) = elementwise_calls(plan, plan.steps[0], architecture)
+    return call
+
+
+def reduction(text: str, extents: dict[str, int], dtype: str, operator: str = "add") -> Build:
+    modes, wanted = text.split("->")
+
+    def build(architecture: Architecture) -> KernelCall:
+        a = ct.Operand(tensor(dtype, *(extents[m] for m in modes)), modes)
+        d = ct.Operand(tensor(dtype, *(extents[m] for m in wanted)), wanted)
+        plan = make_plan(ct.Reduction((a,), d, None, ct.BinaryOperator(operator)))
+        return reduce_calls(plan, plan.steps[0], architecture)[0]
+
+    return build
+
+
+def product(dtype: str, tile: GettTile) -> Build:
+    def build(architecture: Architecture) -> KernelCall:
+        a = ct.Operand(tensor(dtype, 64, 32, 64), "abk")
+        b = ct.Operand(tensor(dtype, 64, 128), "kc")
+        d = ct.Operand(tensor(dtype, 64, 128, 32), "acb")
+        preference = ct.PlanPreference(algo=ct.Algo.GETT)
+        plan = make_plan(ct.Contraction((a, b), d), preference, gpu(90))
+        (call,) = gett_calls(plan, plan.steps[0], architecture, Share(tile, 1, 64))
+        return call
+
+    return build
+
+
+def products(dtype: str, size: int, count: int) -> list[Family]:
+    return [
+        Family(
+            f"product {dtype} {tile.m}x{tile.n}x{tile.k} {tile.reason}",
+            product(dtype, tile),
+            tile.resident,
+        )
+        for tile in GETT_TILES[size][:count]
+    ]
+
+
+LARGE = {"a": 512, "b": 256, "c": 32}
+BOTH = ("ld.global.v4", "st.global.v4")
+MOVERS = [
+    Family("turn float32", permutation("ab->ba", LARGE, "float32"), 5, BOTH),
+    Family("turn float16", permutation("ab->ba", LARGE, "float16"), 5, BOTH),
+    Family("turn float64", permutation("ab->ba", LARGE, "float64"), 5, ("ld.global.v2.f64",)),
+    Family("turn complex128", permutation("ab->ba", LARGE, "complex128"), 4, ("v2.f64",)),
+    Family("turn int8", permutation("abc->cba", LARGE, "int8"), 5, ("ld.global.v4",)),
+    Family("copy float32", permutation("abc->acb", LARGE, "float32"), 5, BOTH),
+    Family("convert float16", permutation("abc->acb", LARGE, "float16", "float32"), 5, BOTH[1:]),
+    Family("tanh float64", permutation("ab->ba", LARGE, "float64", operator="tanh"), 3),
+    Family("trinary float32", trinary, 4, BOTH),
+    Family("sum rows float32", reduction("ab->b", LARGE, "float32"), 4, BOTH[:1]),
+    Family("sum columns float32", reduction("ab->a", LARGE, "float32"), 4, BOTH[:1]),
+    Family("sum all float64", reduction("abc->", LARGE, "float64"), 4, ("ld.global.v2.f64",)),
+    Family("sum float16", reduction("abc->b", LARGE, "float16"), 4, BOTH[:1]),
+    Family("max int32", reduction("abc->c", LARGE, "int32", "max"), 4, BOTH[:1]),
+    Family("product complex128", reduction("abc->b", LARGE, "complex128", "mul"), 3),
+]
+PRODUCTS = [
+    *products("float32", 4, 12),
+    *products("float64", 8, 6),
+    *products("complex64", 8, 2),
+    *products("complex128", 16, 2),
+    *products("float16", 4, 2),
+    *products("int8", 4, 1),
+]
+EVERYWHERE = [*MOVERS[:4], *MOVERS[9:11], *PRODUCTS[:2], *PRODUCTS[12:13]]
+CASES = [
+    *((90, family) for family in (*MOVERS, *PRODUCTS)),
+    *((capability, family) for capability in (80, 100) for family in EVERYWHERE),
+    *((OLDEST, family) for family in (MOVERS[0], MOVERS[9], PRODUCTS[0])),
+]
+
+
+@pytest.mark.parametrize(
+    ("capability", "family"), CASES, ids=[f"sm_{sm} {family.name}" for sm, family in CASES]
+)
+def test_machine_code(device: Device, capability: int, family: Family) -> None:
+    if capability == OLDEST and nvrtc.version() >= (13, 0):
+        pytest.skip("CUDA 13 compiles for 7.5 and newer")
+    call = family.build(architecture_of(capability))
+    report = nvrtc.compile_cubin(call.source, f"sm_{capability}", FLAGS).log
+    stack, stores, loads = map(
+        int, re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+)", report).groups()
+    )
+    assert (stores, loads) == (0, 0), report
+    assert stack == 0 or "tanh" in family.name, report
+    registers = int(re.search(r"Used (\d+) registers", report)[1])
+    threads = call.block[0] * call.block[1]
+    assert registers * threads * family.resident <= REGISTERS, f"{registers} registers"
+    shared = re.search(r"(\d+) bytes smem", report)
+    assert (int(shared[1]) if shared else 0) + call.shared <= STATIC_SHARED
+    assert len(call.arguments.data) <= 4096
+    assert call.stub.strip().count("\n") < 15
+
+
+@pytest.mark.parametrize("family", MOVERS, ids=[family.name for family in MOVERS])
+def test_wide_accesses(device: Device, family: Family) -> None:
+    call = family.build(architecture_of(90))
+    text = nvrtc.compile_ptx(call.source, "sm_90", FLAGS).text
+    for instruction in family.wide:
+        assert instruction in text, f"no {instruction}"
+
+
+def test_sources_are_the_same_for_other_extents() -> None:
+    """Extents and strides travel in the arguments: one build serves all extents of a kind."""
+    small = permutation("ab->ba", {"a": 128, "b": 256}, "float32")(architecture_of(90))
+    large = permutation("ab->ba", {"a": 640, "b": 384}, "float32")(architecture_of(90))
+    assert small.source == large.source
+    assert small.arguments != large.arguments

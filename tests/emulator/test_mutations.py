@@ -1,0 +1,280 @@
+"""Bugs planted in the kernels, one at a time: every one has to be noticed.
+
+The checks are small versions of those in test_kernel_*.py; they pass on the kernels as they are.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+import contract as ct
+from contract.heuristics import gpu
+from contract.kernels import elementwise
+from contract.kernels.call import KernelCall
+from contract.kernels.configurations import architecture_of
+from contract.kernels.elementwise import elementwise_calls
+from contract.kernels.gett import gett_calls
+from contract.kernels.reduce import reduce_calls
+from contract.plan import Elementwise, Permute, Plan, Reduce, Step
+from contract.planner import make_plan
+
+from .device import Device, KernelFault, Options, Schedule
+from .launching import run_call
+
+ARCHITECTURE = architecture_of(90)
+HOW = Options(Schedule.RANDOM, seed=5)
+
+
+def tensor(*extents: int, dtype: str = "float32") -> ct.TensorDescriptor:
+    return ct.TensorDescriptor(extents, None, dtype, 16)
+
+
+def lowered(plan: Plan, step: Step) -> tuple[KernelCall, ...]:
+    match step:
+        case Permute() | Elementwise():
+            return elementwise_calls(plan, step, ARCHITECTURE)
+        case Reduce():
+            return reduce_calls(plan, step, ARCHITECTURE)
+    return gett_calls(plan, step, ARCHITECTURE)
+
+
+Change = Callable[[str], str]
+
+
+def compute(
+    device: Device,
+    operation: ct.Contraction | ct.Reduction | ct.ElementwiseOperation,
+    inputs: list[np.ndarray],
+    out: np.ndarray,
+    change: Change,
+    scalars: tuple[complex, complex, complex] = (1, 0, 0),
+) -> np.ndarray:
+    """The operation by kernels whose source went through ``change``."""
+    plan = make_plan(operation, ct.PlanPreference(algo=algorithm(operation)), gpu(90))
+    slots = [device.upload(x.ravel("K")) for x in inputs]
+    slots.insert(plan.output, device.allocate(out.nbytes))
+    for step in plan.steps:
+        for call in lowered(plan, step):
+            scratch = device.allocate(max(call.scratch, 1))
+            run_call(device, changed(call, change), slots, scalars, scratch, HOW)
+    return slots[plan.output].download(out.dtype, out.shape[::-1]).T
+
+
+def algorithm(operation: object) -> ct.Algo:
+    return ct.Algo.GETT if isinstance(operation, ct.Contraction) else ct.Algo.DEFAULT
+
+
+def changed(call: KernelCall, change: Change) -> KernelCall:
+    """The same launch of another source."""
+    return replace(call, headers=(), stub=change(call.source))
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def operand(x: np.ndarray, modes: str, operator: str = "identity") -> ct.Operand:
+    return ct.Operand(tensor(*x.shape, dtype=x.dtype.name), modes, ct.Operator(operator))
+
+
+def numbers(*shape: int, dtype: str = "f4") -> np.ndarray:
+    return np.asfortranarray(np.random.default_rng(7).integers(-9, 10, shape).astype(dtype))
+
+
+def check_turned(device: Device, change: Change) -> None:
+    for shape in ((36, 68), (5, 3, 67)):
+        x = numbers(*shape)
+        modes = "abc"[: x.ndim]
+        out = np.empty(shape[::-1], "f4", order="F")
+        operation = ct.ElementwiseOperation((operand(x, modes),), operand(out, modes[::-1]))
+        np.testing.assert_array_equal(compute(device, operation, [x], out, change), x.T)
+
+
+def check_padded(device: Device, change: Change) -> None:
+    x, out = numbers(6, 5), np.empty((9, 7), "f4", order="F")
+    padding = ct.Padding((1, 2), (2, 0), 3.0)
+    operation = ct.ElementwiseOperation((operand(x, "ab"),), operand(out, "ab"), padding=padding)
+    wanted = np.pad(x, ((1, 2), (2, 0)), constant_values=3)
+    np.testing.assert_array_equal(compute(device, operation, [x], out, change), wanted)
+
+
+def check_converted(device: Device, change: Change) -> None:
+    x = np.linspace(0.1, 7, 600, dtype="f4").reshape(20, 30).T
+    out = np.empty((30, 20), "f2", order="F")
+    operation = ct.ElementwiseOperation((operand(x, "ab"),), operand(out, "ab"))
+    found = compute(device, operation, [x], out, change)
+    np.testing.assert_array_equal(found, x.astype("f2"))
+
+
+def check_combined(device: Device, change: Change) -> None:
+    a, c = numbers(33, 20), numbers(33, 20) - 4
+    a[3], c[5] = np.nan, np.nan
+    out = np.empty((33, 20), "f4", order="F")
+    operation = ct.ElementwiseOperation(
+        (operand(a, "ab"), operand(c, "ab")), operand(out, "ab"), (ct.BinaryOperator.MAX,)
+    )
+    found = compute(device, operation, [a, c], out, change, (1, 0, 2))
+    np.testing.assert_array_equal(found, np.maximum(a, 2 * c))
+
+
+def check_unread(device: Device, change: Change) -> None:
+    a, c = numbers(33, 20), np.full((33, 20), np.nan, "f4", order="F")
+    operation = ct.ElementwiseOperation(
+        (operand(a, "ab"), operand(c, "ab")), operand(a, "ab"), (ct.BinaryOperator.ADD,)
+    )
+    np.testing.assert_array_equal(compute(device, operation, [a, c], a, change, (1, 0, 0)), a)
+
+
+def check_reduced(device: Device, change: Change) -> None:
+    for shape, text in (((530, 3), "ab->b"), ((3, 77, 5), "abc->ac"), ((70000,), "a->")):
+        x = numbers(*shape)
+        modes, kept = text.split("->")
+        wanted = np.einsum(text, x.astype("f8"))
+        out = np.empty(wanted.shape, "f4", order="F")
+        operation = ct.Reduction((operand(x, modes),), ct.Operand(tensor(*out.shape), kept))
+        found = compute(device, operation, [x], out, change, (2, 0, 0))
+        np.testing.assert_array_equal(found, 2 * wanted)
+
+
+def check_bits(device: Device, change: Change) -> None:
+    """Sums of rounded numbers have the bits of one order, fixed by the shape."""
+    x = np.random.default_rng(1).standard_normal(9000).astype("f4")
+    out = np.empty((), "f4")
+    operation = ct.Reduction((operand(x, "a"),), ct.Operand(tensor(), ""))
+    found = compute(device, operation, [x], out, change)
+    np.testing.assert_array_equal(found, compute(device, operation, [x], out, lambda text: text))
+
+
+def check_product(device: Device, change: Change) -> None:
+    for m, n, k in ((37, 21, 50), (5, 70, 130)):
+        a, b = numbers(m, 2, k), numbers(k, n)
+        c = numbers(m, n, 2)
+        out = np.empty((m, n, 2), "f4", order="F")
+        operation = ct.Contraction(
+            (operand(a, "axk"), operand(b, "kc")), operand(out, "acx"), operand(c, "acx")
+        )
+        found = compute(device, operation, [a, b, c], out, change, (2, 3, 0))
+        wanted = 2 * np.einsum("axk,kc->acx", a, b) + 3 * c
+        np.testing.assert_array_equal(found, wanted)
+
+
+def check_product_without_addend(device: Device, change: Change) -> None:
+    a, b = numbers(9, 12), numbers(12, 7)
+    c, out = np.full((9, 7), np.nan, "f4", order="F"), np.empty((9, 7), "f4", order="F")
+    operation = ct.Contraction((operand(a, "ak"), operand(b, "kc")), operand(out, "ac"))
+    operation = replace(operation, addend=operand(c, "ac"), labels=())
+    found = compute(device, operation, [a, b, c], out, change)
+    np.testing.assert_array_equal(found, a @ b)
+
+
+CHECKS = (
+    check_turned,
+    check_padded,
+    check_converted,
+    check_combined,
+    check_unread,
+    check_reduced,
+    check_bits,
+    check_product,
+    check_product_without_addend,
+)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
+def test_checks_pass_on_the_kernels_as_they_are(
+    device: Device, check: Callable[[Device, Change], None]
+) -> None:
+    check(device, lambda text: text)
+
+
+# --- bugs -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bug:
+    """``old`` in the source becomes ``new``; ``check`` notices."""
+
+    name: str
+    old: str
+    new: str
+    check: Callable[[Device, Change], None]
+
+    def plant(self, text: str) -> str:
+        """The source with the bug; where the kernel has no such line, as it is."""
+        return text.replace(self.old, self.new, 1)
+
+
+BUGS = (
+    Bug("no barrier in a tile", "if constexpr (SHARED) __syncthreads();", "", check_turned),
+    Bug("no end of a chunk", "rest < side.chunk &&", "", check_turned),
+    Bug("no end of a mode", "&& start + rest < side.extent", "", check_turned),
+    Bug("one column of a vector", "tile[(x + j) *", "tile[x *", check_turned),
+    Bug("strides of another tensor", "loop.stride[t];", "loop.stride[0];", check_turned),
+    Bug("a divisor one too small", "n, d.magic)", "n, d.magic - 2)", check_turned),
+    Bug("padding one too late", "index >= loop.left", "index > loop.left", check_padded),
+    Bug("rounding towards zero", "cvt.rn.f16.f32", "cvt.rz.f16.f32", check_converted),
+    Bug("NaN lost", "x > y || x != x ? x : y", "x > y ? x : y", check_combined),
+    Bug("factors exchanged", "a.factor[TENSOR - 1])\n", "a.factor[0])\n", check_combined),
+    Bug("a factor of zero reads", "!is_zero(a.factor[TENSOR - 1])", "true", check_unread),
+    Bug(
+        "no barrier between warps",
+        "__syncthreads();\n    if (threadIdx.x & partners)",
+        "if (threadIdx.x & partners)",
+        check_reduced,
+    ),
+    Bug("half of a warp", "bit < 32; bit *= 2", "bit < 16; bit *= 2", check_reduced),
+    Bug("the end of a part", "at, at < end)", "at, true)", check_reduced),
+    Bug(
+        "another order of sums",
+        "x[i] = combine(x[i], x[i + half])",
+        "x[i] = combine(x[i], x[N - 1 - i])",
+        check_bits,
+    ),
+    Bug(
+        "no barrier between steps",
+        "      __syncthreads();\n      begin = next;",
+        "      begin = next;",
+        check_product,
+    ),
+    Bug(
+        "offsets of the step before",
+        "s.k_a[slot ^ 1], end - next",
+        "s.k_a[slot], end - next",
+        check_product,
+    ),
+    Bug("rows beyond the end", "&& c.m + row % TILE::M < a.m", "", check_product),
+    Bug(
+        "beta not applied",
+        "convert<Compute>(c)), beta)",
+        "convert<Compute>(c)), alpha)",
+        check_product,
+    ),
+    Bug(
+        "a beta of zero reads",
+        "adds(C::present && !is_zero(beta))",
+        "adds(C::present)",
+        check_product_without_addend,
+    ),
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
+def test_a_planted_bug_is_noticed(device: Device, bug: Bug) -> None:
+    planted = []
+
+    def change(text: str) -> str:
+        planted.append(bug.plant(text) != text)
+        return bug.plant(text)
+
+    with pytest.raises((KernelFault, AssertionError)):
+        bug.check(device, change)
+    assert any(planted)
+
+
+def test_a_vector_that_is_not_aligned_is_noticed(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elementwise, "_is_legal", lambda *_: True)
+    with pytest.raises(KernelFault, match="misaligned"):
+        check_turned(device, lambda text: text)
