@@ -1,5 +1,7 @@
 """Every family of instructions against NumPy, on hand-written PTX."""
 
+import operator
+from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
@@ -13,12 +15,14 @@ Array = np.ndarray[Any, Any]
 
 
 def clamp(x: Array, kind: Any) -> Array:
-    """To the range of an integer type, NaN to 0."""
+    """To the range of an integer type; NaN to 0, or to the lowest where 64 bits are involved."""
     limits = np.iinfo(kind)
     whole = np.nan_to_num(x.astype(np.float64), posinf=2.0**80, neginf=-(2.0**80))
     inside = np.clip(whole, float(limits.min), np.nextafter(2.0**limits.bits, 0))
     high = whole >= float(limits.max)
-    return np.where(high, limits.max, np.where(high, 0, inside).astype(kind)).astype(kind)
+    wide = 64 in (limits.bits, x.dtype.itemsize * 8)
+    finite = np.where(high, limits.max, np.where(high, 0, inside).astype(kind)).astype(kind)
+    return np.where(np.isnan(x) & wide, limits.min, finite).astype(kind)
 
 
 def flush(x: Array) -> Array:
@@ -87,8 +91,34 @@ def pair(kind: Any) -> Any:
     return both
 
 
+def high(x: Array, y: Array) -> Array:
+    """The upper half of a product of 64-bit integers."""
+    both = zip(x.tolist(), y.tolist(), strict=True)
+    return np.array([a * b >> 64 for a, b in both], x.dtype)
+
+
+def towards_zero(name: str) -> Any:
+    """An operation whose result is cut: by exact fractions where it is finite."""
+    exact = {"add": operator.add, "mul": operator.mul, "div": operator.truediv}[name]
+
+    def each(x: float, y: float, rounded: float) -> float:
+        if not np.isfinite([x, y, rounded]).all() or not rounded:
+            return rounded
+        over = abs(Fraction(rounded)) > abs(exact(Fraction(x), Fraction(y)))
+        return float(np.nextafter(rounded, 0)) if over else rounded
+
+    def cut(x: Array, y: Array) -> Array:
+        columns = zip(x.tolist(), y.tolist(), exact(x, y).tolist(), strict=True)
+        return np.array([each(*row) for row in columns])
+
+    return cut
+
+
 BF16 = ml_dtypes.bfloat16
 RNG = np.random.default_rng(0)
+
+WHOLE = ("u16", "s16", "u32", "s32", "u64", "s64")
+HALVES = ("f16", "bf16")
 
 INTEGERS = [
     *(case(f"add.{t}", t, f"{t} {t}", lambda x, y: x + y) for t in ("u16", "s32", "u64")),
@@ -97,6 +127,10 @@ INTEGERS = [
     case("mul.wide.s32", "s64", "s32 s32", lambda x, y: x.astype("i8") * y),
     case("mul.wide.u16", "u32", "u16 u16", lambda x, y: x.astype("u4") * y),
     case("mul.hi.u32", "u32", "u32 u32", lambda x, y: x.astype("u8") * y >> np.uint64(32)),
+    case("mul.hi.u64", "u64", "u64 u64", lambda x, y: high(x, y)),
+    case("mul.hi.s64", "s64", "s64 s64", lambda x, y: high(x, y)),
+    case("mad.wide.s32", "s64", "s32 s32 s64", lambda x, y, z: x.astype("i8") * y + z),
+    case("sad.u32", "u32", "u32 u32 u32", lambda x, y, z: np.maximum(x, y) - np.minimum(x, y) + z),
     case("mul.hi.s32", "s32", "s32 s32", lambda x, y: x.astype("i8") * y >> 32),
     case("mad.lo.s32", "s32", "s32 s32 s32", lambda x, y, z: x * y + z),
     case("mad.wide.u32", "u64", "u32 u32 u64", lambda x, y, z: x.astype("u8") * y + z),
@@ -106,8 +140,8 @@ INTEGERS = [
         "s32 s32",
         lambda x, y: np.clip(x.astype("i8") + y, -(2**31), 2**31 - 1),
     ),
-    *(case(f"min.{t}", t, f"{t} {t}", np.minimum) for t in ("u32", "s32", "s64")),
-    *(case(f"max.{t}", t, f"{t} {t}", np.maximum) for t in ("u16", "s32", "u64")),
+    *(case(f"min.{t}", t, f"{t} {t}", np.minimum) for t in WHOLE),
+    *(case(f"max.{t}", t, f"{t} {t}", np.maximum) for t in WHOLE),
     case("neg.s32", "s32", "s32", lambda x: -x),
     case("abs.s64", "s64", "s64", np.abs),
     case("div.u32", "u32", "u32", lambda x: x // 7, ", 7"),
@@ -147,6 +181,12 @@ LOGIC = [
     case("popc.b64", "u32", "b64", np.bitwise_count),
     case("clz.b32", "u32", "b32", lambda x: [32 - int(v).bit_length() for v in x]),
     case("brev.b32", "b32", "b32", lambda x: [int(f"{v:032b}"[::-1], 2) for v in x]),
+    case(
+        "bfind.shiftamt.u32",
+        "u32",
+        "u32",
+        lambda x: [32 - int(v).bit_length() if v else 2**32 - 1 for v in x],
+    ),
     case("bfind.u32", "u32", "u32", lambda x: [(int(v).bit_length() - 1) % 2**32 for v in x]),
     case("bfe.u32", "u32", "u32 u32 u32", extract),
     case("bfe.s32", "s32", "s32 u32 u32", extract),
@@ -160,12 +200,19 @@ LOGIC = [
     ),
     case("prmt.b32", "b32", "b32 b32 b32", permute),
     case("lop3.b32", "b32", "b32 b32 b32", lambda x, y, z: x & y | ~x & z, ", 0xCA"),
-    case("selp.b32", "b32", "b32 b32 pred", lambda x, y, p: np.where(p, x, y)),
+    *(
+        case(f"selp.{t}", t, f"{t} {t} pred", lambda x, y, p: np.where(p, x, y))
+        for t in ("b16", "b32", "b64", "f32", "f64", *WHOLE)
+    ),
     case("slct.f32.s32", "f32", "f32 f32 s32", lambda x, y, s: np.where(s >= 0, x, y)),
 ]
 
 COMPARISONS = [
-    case("setp.lt.s32", "pred", "s32 s32", lambda x, y: x < y),
+    *(
+        case(f"setp.{name}.{t}", "pred", f"{t} {t}", compare)
+        for t in (*WHOLE, *HALVES, "f64")
+        for name, compare in (("lt", operator.lt), ("eq", operator.eq))
+    ),
     case("setp.hi.u32", "pred", "u32 u32", lambda x, y: x > y),
     case("setp.ge.u64", "pred", "u64 u64", lambda x, y: x >= y),
     case("setp.ne.b16", "pred", "b16 b16", lambda x, y: x != y),
@@ -208,9 +255,17 @@ FLOATS = [
     case("lg2.approx.f32", "f32", "f32", np.log2, tolerance=1e-5),
     case("sin.approx.f32", "f32", "f32", np.sin, tolerance=1e-5),
     case("cos.approx.f32", "f32", "f32", np.cos, tolerance=1e-5),
-    case("min.f32", "f32", "f32 f32", np.fmin),
-    case("max.f64", "f64", "f64 f64", np.fmax),
-    case("max.NaN.f32", "f32", "f32 f32", np.maximum),
+    *(case(f"min.{t}", t, f"{t} {t}", np.fmin) for t in ("f32", "f64", *HALVES)),
+    *(case(f"max.{t}", t, f"{t} {t}", np.fmax) for t in ("f32", "f64", *HALVES)),
+    *(case(f"min.NaN.{t}", t, f"{t} {t}", np.minimum) for t in ("f32", *HALVES)),
+    *(case(f"max.NaN.{t}", t, f"{t} {t}", np.maximum) for t in ("f32", *HALVES)),
+    case("div.full.f32", "f32", "f32 f32", lambda x, y: x / y, tolerance=1e-6),
+    case("div.approx.ftz.f32", "f32", "f32 f32", lambda x, y: flush(x / y), tolerance=1e-6),
+    case("tanh.approx.f32", "f32", "f32", np.tanh, tolerance=1e-6),
+    *(case(f"tanh.approx.{t}", t, t, np.tanh, tolerance=1e-2) for t in HALVES),
+    case("ex2.approx.f16", "f16", "f16", np.exp2, tolerance=1e-3),
+    case("ex2.approx.ftz.bf16", "bf16", "bf16", np.exp2, tolerance=1e-2),
+    *(case(f"{op}.rz.f64", "f64", "f64 f64", towards_zero(op)) for op in ("add", "mul", "div")),
     case("neg.f32", "f32", "f32", lambda x: -x),
     case("abs.f64", "f64", "f64", np.abs),
     case("copysign.f32", "f32", "f32 f32", lambda x, y: np.copysign(y, x)),
@@ -221,6 +276,7 @@ FLOATS = [
     case(
         "fma.rn.bf16x2", "bf16x2", "bf16x2 bf16x2 bf16x2", halves(lambda x, y, z: x * y + z, BF16)
     ),
+    case("min.NaN.f16x2", "f16x2", "f16x2 f16x2", halves(np.minimum, np.float16)),
     case("max.bf16x2", "bf16x2", "bf16x2 bf16x2", halves(np.maximum, BF16)),
 ]
 

@@ -1,7 +1,7 @@
 """Integer and floating-point arithmetic."""
 
 from ..ptx import Instruction, type_bytes
-from .code import INTS, Code, result_type
+from .code import INTS, Code, c_type, result_type
 from .table import Writer, handles
 
 _ROUNDING = {"rz": "ZERO", "rm": "DOWN", "rp": "UP"}
@@ -12,7 +12,7 @@ def expression(template: str) -> Writer:
     """A writer of ``d = template``, where {0}, {1}, ... are the sources and {T} their C++ type.
 
     Modifiers every floating-point instruction may have are applied around it: .ftz flushes the
-    operands and the result, .sat clamps to [0, 1], .rz, .rm and .rp round a result in double.
+    operands and the result, .sat clamps to [0, 1], .rz, .rm and .rp change how it is rounded.
     """
 
     def write(instruction: Instruction, code: Code) -> str:
@@ -22,10 +22,12 @@ def expression(template: str) -> Writer:
             sources = [f"flush({source})" for source in sources]
         directed = next((_ROUNDING[m] for m in modifiers if m in _ROUNDING), None)
         if directed:
-            sources = [f"(double)({source})" for source in sources]
-        result = template.format(*(f"({source})" for source in sources))
-        if directed:
-            result = f"to_f32({result}, Round::{directed})"
+            sources = [*sources, "0", "0"][:3]
+            function = f"[](auto x, auto y, auto z) {{ return {template.format('x', 'y', 'z')}; }}"
+            arguments = f"Round::{directed}, {', '.join(sources)}, {function}"
+            result = f"directed<{c_type(kind)}>({arguments})"
+        else:
+            result = template.format(*(f"({source})" for source in sources))
         return code.assign(instruction.operands[0], kind, _finish(result, modifiers))
 
     return write
@@ -43,7 +45,8 @@ def _enter(template: str, *patterns: str) -> None:
 
 def _binary(name: str, template: str) -> None:
     """add, sub and mul of floating-point numbers."""
-    _enter(template, f"{name}{{,.rn,.rz,.rm,.rp}}{{,.ftz}}{{,.sat}}.f32", f"{name}{{,.rn}}.f64")
+    rounding = "{,.rn,.rz,.rm,.rp}"
+    _enter(template, f"{name}{rounding}{{,.ftz}}{{,.sat}}.f32", f"{name}{rounding}.f64")
     _enter(template, f"{name}{{,.rn}}{{,.sat}}.{{f16,bf16}}")
 
 
@@ -58,6 +61,7 @@ _enter("mul_hi({0}, {1})", f"mul.hi.{{{INTS}}}")
 _enter("mul_hi({0}, {1}) + {2}", f"mad.hi.{{{INTS}}}")
 _enter("divide({0}, {1})", f"div.{{{INTS}}}")
 _enter("remainder({0}, {1})", f"rem.{{{INTS}}}")
+_enter("greatest({0}, {1}) - least({0}, {1}) + {2}", f"sad.{{{INTS}}}")
 _enter("0 - {0}", "neg.{s16,s32,s64}")
 _enter("{0} < 0 ? 0 - {0} : {0}", "abs.{s16,s32,s64}")
 _enter("least({0}, {1})", f"min.{{{INTS}}}")
@@ -65,17 +69,17 @@ _enter("greatest({0}, {1})", f"max.{{{INTS}}}")
 
 # One rounding: exact in the wider type where the narrower has no fused form here.
 _FMA = "fma({0}, {1}, {2})"
-_enter(_FMA, "fma{.rn,.rz,.rm,.rp}{,.ftz}{,.sat}.f32", "fma.rn.f64")
+_enter(_FMA, "fma{.rn,.rz,.rm,.rp}{,.ftz}{,.sat}.f32", "fma.{rn,rz,rm,rp}.f64")
 _enter("fma((double){0}, (double){1}, (double){2})", "fma.rn{,.sat}.{f16,bf16}")
-_enter("{0} / {1}", "div.{rn,rz,rm,rp,approx,full}{,.ftz}.f32", "div.rn.f64")
-_enter("1 / {0}", "rcp.{rn,rz,rm,rp,approx}{,.ftz}.f32", "rcp{.rn,.approx.ftz}.f64")
-_enter("sqrt({0})", "sqrt.{rn,rz,rm,rp,approx}{,.ftz}.f32", "sqrt.rn.f64")
+_enter("{0} / {1}", "div.{rn,rz,rm,rp,approx,full}{,.ftz}.f32", "div.{rn,rz,rm,rp}.f64")
+_enter("1 / {0}", "rcp.{rn,rz,rm,rp,approx}{,.ftz}.f32", "rcp.{rn,rz,rm,rp,approx.ftz}.f64")
+_enter("sqrt({0})", "sqrt.{rn,rz,rm,rp,approx}{,.ftz}.f32", "sqrt.{rn,rz,rm,rp}.f64")
 _enter("1 / sqrt({0})", "rsqrt.approx{,.ftz}.{f32,f64}")
-_enter("exp2({0})", "ex2.approx{,.ftz}.f32")
+_enter("exp2({0})", "ex2.approx{,.ftz}.f32", "ex2.approx.f16", "ex2.approx.ftz.bf16")
 _enter("log2({0})", "lg2.approx{,.ftz}.f32")
 _enter("sin({0})", "sin.approx{,.ftz}.f32")
 _enter("cos({0})", "cos.approx{,.ftz}.f32")
-_enter("tanh({0})", "tanh.approx.f32")
+_enter("tanh({0})", "tanh.approx.{f32,f16,bf16}")
 _enter("-{0}", "neg{,.ftz}.f32", "neg.{f64,f16,bf16}")
 _enter("fabs({0})", "abs{,.ftz}.f32", "abs.{f64,f16,bf16}")
 _enter("copysign({1}, {0})", "copysign.{f32,f64}")
@@ -114,6 +118,8 @@ _PACKED = {
     "fma": "fma((double)x, (double)y, (double)z)",
     "min": "minimum(x, y)",
     "max": "maximum(x, y)",
+    "min.NaN": "minimum_nan(x, y)",
+    "max.NaN": "maximum_nan(x, y)",
     "neg": "-x",
     "abs": "fabs(x)",
 }
@@ -127,7 +133,8 @@ def packed(instruction: Instruction, code: Code) -> str:
     kind = result_type(instruction).removesuffix("x2")
     sources = [code.value(operand, "b32") for operand in instruction.operands[1:]]
     sources += ["0u"] * (3 - len(sources))
-    formula = _PACKED[instruction.modifiers[0]]
+    name = instruction.modifiers[0] + (".NaN" if "NaN" in instruction.modifiers else "")
+    formula = _PACKED[name]
     function = f"[](float x, float y, float z) {{ return (double)({formula}); }}"
     result = f"each_{kind}({', '.join(sources)}, {function})"
     return code.assign(instruction.operands[0], "b32", result)

@@ -47,9 +47,11 @@ def between_integers(instruction: Instruction, code: Code) -> str:
 
 @handles(f"cvt.{{rni,rzi,rmi,rpi}}{{,.ftz}}{{,.sat}}.{{{_INTEGERS}}}.{{{_FLOATS}}}")
 def to_integer(instruction: Instruction, code: Code) -> str:
-    """Clamped to the range; NaN gives 0."""
-    target, kind = instruction.operands[0], instruction.modifiers[-2]
-    result = f"to_integer<{c_type(kind)}>({_source(instruction, code)}, {_mode(instruction)})"
+    """Clamped to the range; where 64 bits are involved, NaN gives the highest bit alone."""
+    target, (kind, given) = instruction.operands[0], instruction.modifiers[-2:]
+    marks = "true" if 8 in (type_bytes(kind), type_bytes(given)) else "false"
+    arguments = f"{_source(instruction, code)}, {_mode(instruction)}, {marks}"
+    result = f"to_integer<{c_type(kind)}>({arguments})"
     return code.assign(target, kind, result)
 
 

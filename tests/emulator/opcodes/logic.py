@@ -47,6 +47,7 @@ def _counts(name: str, function: str, types: str) -> None:
 _counts("popc", "__builtin_popcountll", "b32,b64")
 _counts("clz", "leading_zeros", "b32,b64")
 _counts("bfind", "highest_bit", "u32,s32,u64,s64")
+_counts("bfind.shiftamt", "highest_bit_shift", "u32,s32,u64,s64")
 
 
 @handles("bfe.{u32,s32,u64,s64}")

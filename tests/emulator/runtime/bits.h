@@ -114,6 +114,12 @@ template <class T> static uint32_t highest_bit(T x) {
   return ~0u;
 }
 
+// By how much to shift left to bring it to the top.
+template <class T> static uint32_t highest_bit_shift(T x) {
+  const uint32_t at = highest_bit(x);
+  return at == ~0u ? at : sizeof(T) * 8 - 1 - at;
+}
+
 template <class A, class B> static uint32_t dot_bytes(uint32_t a, uint32_t b, uint32_t c) {
   for (int i = 0; i < 4; ++i) c += (uint32_t)((A)(a >> 8 * i) * (B)(b >> 8 * i));
   return c;

@@ -59,8 +59,8 @@ EMU_WGMMA(F16)
 EMU_WGMMA(Bf16)
 
 #define EMU_TO_INTEGER(bits)                     \
-  template int##bits##_t to_integer(double, Round); \
-  template uint##bits##_t to_integer(double, Round);
+  template int##bits##_t to_integer(double, Round, bool); \
+  template uint##bits##_t to_integer(double, Round, bool);
 EMU_TO_INTEGER(8)
 EMU_TO_INTEGER(16)
 EMU_TO_INTEGER(32)

@@ -26,6 +26,15 @@ template <class T> EMU_INLINE bool is_finite(T x) { return __builtin_isfinite(x)
 template <class T> EMU_INLINE bool is_normal(T x) { return __builtin_isnormal(x); }
 template <class T> EMU_INLINE bool is_subnormal(T x) { return x != 0 && is_finite(x) && !is_normal(x); }
 
+// f(x, y, z) rounded as said; volatile keeps the compiler from computing it before or after.
+template <class T, class F> EMU_INLINE T directed(Round mode, T x, T y, T z, F f) {
+  volatile T a = x, b = y, c = z;
+  set_rounding(mode);
+  volatile T result = f(a, b, c);
+  set_rounding(Round::NEAREST);
+  return result;
+}
+
 EMU_INLINE float to_f32(double x, Round mode) {
   return mode == Round::NEAREST ? (float)x : round_f32(x, mode);
 }

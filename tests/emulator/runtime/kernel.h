@@ -102,12 +102,13 @@ float settled(float x);
 
 // rounding.h
 enum class Round { NEAREST, ZERO, DOWN, UP, AWAY };  // AWAY: to nearest, ties away from zero
+void set_rounding(Round mode);
 double round_integer(double x, Round mode);
 float round_f32(double x, Round mode);
 uint16_t to_f16(double x, Round mode = Round::NEAREST);
 uint16_t to_bf16(double x, Round mode = Round::NEAREST);
 uint32_t to_tf32(float x, Round mode);
-template <class T> T to_integer(double x, Round mode);
+template <class T> T to_integer(double x, Round mode, bool marks_nan);
 
 }  // namespace emu
 

@@ -1,10 +1,17 @@
 // Rounding to narrow formats and to integers.
 #pragma once
+#include <fenv.h>
 #include <math.h>
 
 #include "fault.h"
 
 namespace emu {
+
+// How the host rounds from now on.
+void set_rounding(Round mode) {
+  fesetround(mode == Round::ZERO ? FE_TOWARDZERO : mode == Round::DOWN ? FE_DOWNWARD
+             : mode == Round::UP ? FE_UPWARD     : FE_TONEAREST);
+}
 
 double round_integer(double x, Round mode) {
   switch (mode) {
@@ -51,11 +58,11 @@ uint32_t to_tf32(float x, Round mode) {
   return as<uint32_t>((float)round_to(x, 10, -126, 127, mode));
 }
 
-// Float to integer clamps to the integer's range, and NaN gives 0.
-template <class T> T to_integer(double x, Round mode) {
+// Float to integer clamps to the integer's range.  NaN gives 0, or the highest bit alone.
+template <class T> T to_integer(double x, Round mode, bool marks_nan) {
   const double rounded = round_integer(x, mode), above = ldexp(1, sizeof(T) * 8 - ((T)-1 < 0));
   const T lowest = (T)-1 < 0 ? (T)((uint64_t)1 << (sizeof(T) * 8 - 1)) : (T)0;
-  if (rounded != rounded) return 0;
+  if (rounded != rounded) return marks_nan ? (T)((uint64_t)1 << (sizeof(T) * 8 - 1)) : (T)0;
   if (rounded >= above) return (T)~lowest;
   return rounded <= (double)lowest ? lowest : (T)rounded;
 }
