@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from . import nvrtc
 from .build import CompilerMissing, compiler
+from .cupy_surface import make_cupy
 from .device import Device, Module, Options, Schedule
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -41,3 +43,15 @@ def options(request: pytest.FixtureRequest) -> Options:
     """Every schedule, with copies that land late and at once."""
     schedule, late = request.param
     return Options(schedule=schedule, late=late)
+
+
+@pytest.fixture
+def cupy() -> ModuleType:
+    """A module like CuPy with two fresh devices; no compiler is needed."""
+    return make_cupy(memory=64 << 20)
+
+
+@pytest.fixture
+def kernels(device: Device, cupy: ModuleType) -> ModuleType:
+    """The same, where kernels can be compiled."""
+    return cupy

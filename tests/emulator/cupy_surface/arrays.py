@@ -61,7 +61,7 @@ def supported(dtype: Any) -> np.dtype[Any]:
 class ndarray:
     """An array on a device."""
 
-    driver: Driver
+    _driver: Driver
     data: MemoryPointer
     base: ndarray | None
     __array_priority__ = 100
@@ -100,7 +100,7 @@ class ndarray:
                 f"ndarray() with strides must stay withing a contiguous size of "
                 f"{self.size * size} but got {end}."
             )
-        made: MemoryPointer = self.driver.classes.alloc(end)
+        made: MemoryPointer = self._driver.classes.alloc(end)
         return made
 
     # Layout.
@@ -162,7 +162,7 @@ class ndarray:
             "shape": self.shape,
             "typestr": self._dtype.str,
             "descr": self._dtype.descr,
-            "stream": self.driver.classes.get_current_stream().ptr or 1,
+            "stream": self._driver.classes.get_current_stream().ptr or 1,
             "version": 3,
             "strides": None if self.flags.c_contiguous else self.strides,
             "data": (self.data.ptr if self.size else 0, False),
@@ -234,7 +234,7 @@ class ndarray:
         if scalar.shape != ():
             raise ValueError("non-scalar numpy.ndarray cannot be used for fill")
         place, fixed = self._place, scalar.copy()
-        self.driver.counters.elementwise += 1
+        self._driver.counters.elementwise += 1
         self._enqueue(lambda live: place.write(live, "fill", fixed))
 
     def __setitem__(self, slices: Any, value: Any) -> None:
@@ -267,9 +267,9 @@ class ndarray:
 
     def copy(self, order: str = "C") -> ndarray:
         """A copy on the current device."""
-        if self.size == 0 or self.data.device_id == self.driver.device:
+        if self.size == 0 or self.data.device_id == self._driver.device:
             return self.astype(self._dtype, order)
-        with self.driver.on(self.data.device_id):
+        with self._driver.on(self.data.device_id):
             source = self.astype(self._dtype, order, copy=False)
         if not source.flags.forc:
             raise NotImplementedError("CuPy cannot copy non-contiguous array between devices.")
@@ -278,7 +278,7 @@ class ndarray:
         return made
 
     def _enqueue(self, task: Any) -> None:
-        self.driver.enqueue(self.driver.classes.get_current_stream().ptr, task)
+        self._driver.enqueue(self._driver.classes.get_current_stream().ptr, task)
 
     # Elements, from and to the host.
 
@@ -286,7 +286,7 @@ class ndarray:
         self, stream: Any = None, order: str = "C", out: Any = None, blocking: bool = True
     ) -> np.ndarray[Any, Any]:
         """A copy on the host, once the stream is done."""
-        chosen = self.driver.classes.get_current_stream() if stream is None else stream
+        chosen = self._driver.classes.get_current_stream() if stream is None else stream
         if out is None:
             wanted = ("F" if self.flags.fnc else "C") if order.upper() == "A" else order.upper()
             host: Any = np.empty(self.shape, self._dtype, order=wanted)  # type: ignore[call-overload]
@@ -294,7 +294,7 @@ class ndarray:
             host, wanted = out, self._order_of(out)
         if self.size == 0:
             return host  # type: ignore[no-any-return]
-        with self.driver.on(self.data.device_id):
+        with self._driver.on(self.data.device_id):
             source = self
             if not _has_order(self.flags, wanted):
                 with chosen:
@@ -329,7 +329,7 @@ class ndarray:
         if not flags.forc:
             raise RuntimeError("Cannot set to non-contiguous array")
         host = np.asarray(arr, order="C" if flags.c_contiguous else "F")
-        with self.driver.on(self.data.device_id):
+        with self._driver.on(self.data.device_id):
             self.data.copy_from_host_async(host.ctypes.data, self.nbytes, stream)
 
     def item(self) -> Any:
@@ -352,7 +352,7 @@ class ndarray:
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """NumPy's functions are CuPy's of the same name, where the emulator has them."""
-        found = getattr(self.driver.classes.functions, func.__name__, None)
+        found = getattr(self._driver.classes.functions, func.__name__, None)
         return NotImplemented if found is None else found(*args, **kwargs)
 
     def __eq__(self, other: object) -> Any:
@@ -401,10 +401,10 @@ def packed_strides(shape: tuple[int, ...], itemsize: int, order: str) -> tuple[i
 def copy_elements(source: ndarray, target: ndarray) -> None:
     """target = source, broadcast and converted, in the order of the current stream."""
     for each in (source, target):
-        if each.data.device_id != target.driver.device:
+        if each.data.device_id != target._driver.device:
             raise ValueError(
                 "Array device must be same as the current device: array device = "
-                f"{each.data.device_id} while current = {target.driver.device}"
+                f"{each.data.device_id} while current = {target._driver.device}"
             )
     read, write = source._place, target._place
     np.broadcast_to(read.shadow(), write.shape)
@@ -413,7 +413,7 @@ def copy_elements(source: ndarray, target: ndarray) -> None:
         values, written = read.read(live, "elementwise source")
         write.write(live, "elementwise target", values.copy(), written.copy())
 
-    target.driver.counters.elementwise += 1
+    target._driver.counters.elementwise += 1
     target._enqueue(copy)
 
 

@@ -159,6 +159,17 @@ class Driver:
             else:
                 self._append(queue, task)
 
+    def enqueue_copy(self, pointer: int, task: Task, other: int) -> None:
+        """Queue a copy between devices: in the legacy stream, in the order of both devices."""
+        with self.lock:
+            queue, peer = self.queue(pointer), self.cards[other].legacy
+            if queue is not self.cards[queue.device].legacy or peer is queue:
+                self.enqueue(pointer, task)
+            else:
+                self._refuse_implicit(queue)
+                self._refuse_implicit(peer)
+                peer.last = self._append(queue, task, self._before(peer))
+
     def synchronize_stream(self, pointer: int) -> None:
         """Wait for all work of a stream."""
         with self.lock:

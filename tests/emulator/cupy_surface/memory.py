@@ -25,7 +25,7 @@ OutOfMemoryError.__module__ = "cupy.cuda.memory"
 class BaseMemory:
     """Memory of a device."""
 
-    driver: Driver
+    _driver: Driver
     ptr: int
     size: int
     device_id: int
@@ -36,7 +36,7 @@ class BaseMemory:
     @property
     def device(self) -> Any:
         """The device it is on."""
-        return self.driver.classes.Device(self.device_id)
+        return self._driver.classes.Device(self.device_id)
 
 
 class Memory(BaseMemory):
@@ -44,13 +44,13 @@ class Memory(BaseMemory):
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.device_id = self.driver.device
+        self.device_id = self._driver.device
         self.ptr = 0
-        self.ptr = self.driver.allocate(size) if size else 0
+        self.ptr = self._driver.allocate(size) if size else 0
 
     def __del__(self) -> None:
         if self.ptr:
-            self.driver.free(self.device_id, self.ptr)
+            self._driver.free(self.device_id, self.ptr)
 
 
 class UnownedMemory(BaseMemory):
@@ -61,7 +61,7 @@ class UnownedMemory(BaseMemory):
         self.device_id = self._find_device(ptr) if device_id < 0 else device_id
 
     def _find_device(self, ptr: int) -> int:
-        for number, card in enumerate(self.driver.cards):
+        for number, card in enumerate(self._driver.cards):
             if Live((card.memory.live(),)).find(ptr, ptr + 1):
                 return number
         raise RuntimeError("UnownedMemory requires explicit device ID for a null pointer.")
@@ -70,7 +70,7 @@ class UnownedMemory(BaseMemory):
 class MemoryPointer:
     """An address within memory, which it keeps alive."""
 
-    driver: Driver
+    _driver: Driver
 
     def __init__(self, mem: BaseMemory, offset: int) -> None:
         assert mem.ptr != 0 or offset == 0
@@ -84,7 +84,7 @@ class MemoryPointer:
     @property
     def device(self) -> Any:
         """The device it points to."""
-        return self.driver.classes.Device(self.device_id)
+        return self._driver.classes.Device(self.device_id)
 
     def __add__(self, y: int) -> Self:
         return type(self)(self.mem, self.ptr - self.mem.ptr + y)
@@ -96,7 +96,7 @@ class MemoryPointer:
         """Copy, on the legacy stream, as seen by the host at once."""
         self._refuse_in_capture("synchronous API calls are disallowed")
         self._copy(src, size, 0)
-        self.driver.synchronize_stream(0)
+        self._driver.synchronize_stream(0)
 
     def copy_from_device_async(self, src: "MemoryPointer", size: int, stream: Any = None) -> None:
         """Copy in stream order."""
@@ -106,7 +106,7 @@ class MemoryPointer:
         """Copy from the host, on the legacy stream."""
         self._refuse_in_capture("synchronous API calls are disallowed")
         self._upload(mem, size, 0)
-        self.driver.synchronize_stream(0)
+        self._driver.synchronize_stream(0)
 
     def copy_from_host_async(self, mem: Any, size: int, stream: Any = None) -> None:
         """Copy from the host in stream order; pageable memory is read now."""
@@ -147,12 +147,12 @@ class MemoryPointer:
         self._fill(value, size, self._stream(stream))
 
     def _stream(self, stream: Any) -> int:
-        found = self.driver.classes.get_current_stream() if stream is None else stream
+        found = self._driver.classes.get_current_stream() if stream is None else stream
         pointer: int = found.ptr
         return pointer
 
     def _refuse_in_capture(self, what: str, stream: Any = None) -> None:
-        if self.driver.is_capturing(self._stream(stream)):
+        if self._driver.is_capturing(self._stream(stream)):
             raise RuntimeError(f"the current stream is capturing, so {what}")
 
     def _place(self, size: int) -> Place:
@@ -160,7 +160,7 @@ class MemoryPointer:
 
     def _enqueue(self, size: int, stream: int, task: Task) -> None:
         if size > 0:
-            self.driver.enqueue(stream, task)
+            self._driver.enqueue(stream, task)
 
     def _copy(self, src: "MemoryPointer", size: int, stream: int) -> None:
         source, target = src._place(size), self._place(size)
@@ -169,13 +169,14 @@ class MemoryPointer:
             data, written = source.read(live, "memcpy source")
             target.write(live, "memcpy target", data.copy(), written)
 
-        self.driver.counters.device_copies += 1
-        self._enqueue(size, stream, copy)
+        self._driver.counters.device_copies += 1
+        if size > 0:
+            self._driver.enqueue_copy(stream, copy, src.device_id)
 
     def _upload(self, mem: Any, size: int, stream: int) -> None:
         data = np.frombuffer(ctypes.string_at(_address(mem), size), np.uint8)
         target = self._place(size)
-        self.driver.counters.to_device += 1
+        self._driver.counters.to_device += 1
         self._enqueue(size, stream, lambda live: target.write(live, "memcpy target", data))
 
     def _download(self, mem: Any, size: int, stream: int) -> None:
@@ -185,9 +186,9 @@ class MemoryPointer:
             data = np.ascontiguousarray(source.read(live, "memcpy source")[0])
             ctypes.memmove(_address(mem), data.ctypes.data, size)
 
-        self.driver.counters.to_host += 1
+        self._driver.counters.to_host += 1
         self._enqueue(size, stream, copy)
-        self.driver.drain(stream)
+        self._driver.drain(stream)
 
     def _fill(self, value: int, size: int, stream: int) -> None:
         target = self._place(size)

@@ -88,37 +88,37 @@ def _report(source: str, options: tuple[str, ...], arch: str) -> str:
 class Function:
     """A kernel on one device, and the shared memory that it opted in to there."""
 
-    driver: Driver
+    _driver: Driver
 
     def __init__(self, module: "LoadedModule", funcname: str) -> None:
         self.module = module
-        self.name = funcname
-        if funcname not in module.image.module.kernels:
+        self._name = funcname
+        if funcname not in module._image.module.kernels:
             raise refuse(CUDADriverError, status.NOT_FOUND, f"no kernel {funcname}")
-        self.device = self.driver.device
+        self._device = self._driver.device
         self.ptr = id(self)
 
     @property
-    def static_shared(self) -> int:
+    def _static_shared(self) -> int:
         """Bytes of shared memory that it has without asking."""
-        return self.module.image.module.static_shared(self.name)
+        return self.module._image.module.static_shared(self._name)
 
     @property
-    def entry(self) -> ptx.Entry:
+    def _entry(self) -> ptx.Entry:
         """Its parameters and bounds."""
-        return self.module.image.module.entry(self.name)
+        return self.module._image.module.entry(self._name)
 
     @property
-    def shared_limit(self) -> int:
+    def _shared_limit(self) -> int:
         """Bytes of dynamic shared memory that a launch may ask for."""
-        return self.module.shared_limits.get(self.name, DEFAULT_SHARED - self.static_shared)
+        return self.module._shared_limits.get(self._name, DEFAULT_SHARED - self._static_shared)
 
-    @shared_limit.setter
-    def shared_limit(self, nbytes: int) -> None:
-        most = _device(self.driver.arch).opt_in_shared - self.static_shared
+    @_shared_limit.setter
+    def _shared_limit(self, nbytes: int) -> None:
+        most = _device(self._driver.arch).opt_in_shared - self._static_shared
         if not 0 <= nbytes <= most:
             raise refuse(CUDADriverError, status.INVALID_VALUE, f"{nbytes} bytes, at most {most}")
-        self.module.shared_limits[self.name] = nbytes
+        self.module._shared_limits[self._name] = nbytes
 
     def __call__(
         self,
@@ -138,7 +138,7 @@ class Function:
                 )
         if enable_cooperative_groups:
             raise NotImplementedError("the emulator runs no cooperative launches")
-        chosen = self.driver.classes.get_current_stream() if stream is None else stream
+        chosen = self._driver.classes.get_current_stream() if stream is None else stream
         self._enqueue(_three(grid), _three(block), tuple(args), int(shared_mem), chosen.ptr)
 
     def _enqueue(
@@ -149,17 +149,17 @@ class Function:
         shared: int,
         stream: int,
     ) -> None:
-        module, driver, name = self.module.image.module, self.driver, self.name
+        module, driver, name = self.module._image.module, self._driver, self._name
         device = driver.queue(stream).device
-        if not device == self.device == driver.device:
+        if not device == self._device == driver.device:
             raise refuse(
                 CUDADriverError,
                 status.INVALID_HANDLE,
-                f"kernel of device {self.device}, stream of {device}, current is {driver.device}",
+                f"kernel of device {self._device}, stream of {device}, current is {driver.device}",
             )
-        packed = pack(self.entry, args)
+        packed = pack(self._entry, args)
         try:
-            module.check(name, grid, block, shared, self.shared_limit)
+            module.check(name, grid, block, shared, self._shared_limit)
         except KernelFault as fault:
             raise refuse(CUDADriverError, status.INVALID_VALUE, str(fault)) from fault
 
@@ -194,17 +194,17 @@ def _three(extents: tuple[int, ...]) -> tuple[int, ...]:
 class LoadedModule:
     """cupy.cuda.Module: PTX loaded on the current device."""
 
-    driver: Driver
-    image: Image
+    _driver: Driver
+    _image: Image
 
     def __init__(self) -> None:
-        self.shared_limits: dict[str, int] = {}
+        self._shared_limits: dict[str, int] = {}
 
     def load(self, cubin: bytes) -> None:
         """Load PTX text; machine code cannot be emulated."""
         if cubin[:4] == b"\x7fELF":
             raise NotImplementedError("the emulator loads PTX, not machine code")
-        self.image = load_ptx(cubin.rstrip(b"\0").decode(), self.driver.arch)
+        self._image = load_ptx(cubin.rstrip(b"\0").decode(), self._driver.arch)
 
     def load_file(self, filename: str) -> None:
         """Load a file of PTX."""
@@ -212,14 +212,14 @@ class LoadedModule:
 
     def get_function(self, name: str) -> Function:
         """A kernel by name."""
-        made: Function = self.driver.classes.Function(self, name)
+        made: Function = self._driver.classes.Function(self, name)
         return made
 
 
 class RawKernel:
     """A kernel by name, loaded on each device where it is used."""
 
-    driver: Driver
+    _driver: Driver
 
     def __init__(
         self,
@@ -248,40 +248,40 @@ class RawKernel:
         return self._load()
 
     def _load(self) -> Function:
-        device = self.driver.device
+        device = self._driver.device
         if device not in self._cache:
-            module = _load(self.driver, self.code, self.file_path, self.options)
+            module = _load(self._driver, self.code, self.file_path, self.options)
             self._cache[device] = module.get_function(self.name)
         return self._cache[device]
 
     @property
     def max_threads_per_block(self) -> int:
         """The most threads of a block."""
-        return self.kernel.entry.max_threads
+        return self.kernel._entry.max_threads
 
     @property
     def shared_size_bytes(self) -> int:
         """Static shared memory."""
-        return self.kernel.static_shared
+        return self.kernel._static_shared
 
     @property
     def num_regs(self) -> int:
         """Registers of a thread."""
-        return self.kernel.module.image.report(self.name, r"Used (\d+) registers")
+        return self.kernel.module._image.report(self.name, r"Used (\d+) registers")
 
     @property
     def local_size_bytes(self) -> int:
         """Local memory of a thread: its stack, spills included."""
-        return self.kernel.module.image.report(self.name, r"(\d+) bytes stack frame")
+        return self.kernel.module._image.report(self.name, r"(\d+) bytes stack frame")
 
     @property
     def max_dynamic_shared_size_bytes(self) -> int:
         """The most dynamic shared memory of a launch on the current device."""
-        return self.kernel.shared_limit
+        return self.kernel._shared_limit
 
     @max_dynamic_shared_size_bytes.setter
     def max_dynamic_shared_size_bytes(self, bytes: int) -> None:
-        self.kernel.shared_limit = bytes
+        self.kernel._shared_limit = bytes
 
     def compile(self, log_stream: Any = None) -> None:
         """Compile now."""
@@ -297,7 +297,7 @@ class RawKernel:
 class RawModule:
     """A source, or a file of PTX, with kernels."""
 
-    driver: Driver
+    _driver: Driver
 
     def __init__(
         self,
@@ -326,15 +326,15 @@ class RawModule:
     @property
     def module(self) -> LoadedModule:
         """The module on the current device."""
-        return _load(self.driver, self.code, self.file_path, self.options)
+        return _load(self._driver, self.code, self.file_path, self.options)
 
     def compile(self, log_stream: Any = None) -> None:
         """Compile now."""
-        _load(self.driver, self.code, self.file_path, self.options)
+        _load(self._driver, self.code, self.file_path, self.options)
 
     def get_function(self, name: str) -> RawKernel:
         """A kernel by name, compiled and loaded now."""
-        kernel: RawKernel = self.driver.classes.RawKernel(
+        kernel: RawKernel = self._driver.classes.RawKernel(
             self.code or "",
             name,
             self.options,
@@ -358,7 +358,7 @@ def _load(
         made = driver.classes.Module()
         if path is None:
             assert code is not None
-            made.image = _compile(code, options, driver.arch)
+            made._image = _compile(code, options, driver.arch)
         else:
             made.load_file(path)
         loaded[key] = made

@@ -51,7 +51,7 @@ class PooledMemory(BaseMemory):
     """A chunk in use; it goes back to its pool with this object."""
 
     def __init__(self, chunk: Chunk, pool: "SingleDeviceMemoryPool") -> None:
-        self.chunk, self.pool = chunk, pool
+        self._chunk, self.pool = chunk, pool
         self.ptr = chunk.mem.ptr + chunk.offset
         self.size = chunk.size
         self.device_id = chunk.mem.device_id
@@ -60,7 +60,7 @@ class PooledMemory(BaseMemory):
         """Return the chunk to the pool."""
         if self.ptr:
             pointer, self.ptr = self.ptr, 0
-            self.pool.free(self.chunk, pointer)
+            self.pool.free(self._chunk, pointer)
 
     def __del__(self) -> None:
         self.free()
@@ -197,14 +197,14 @@ class SingleDeviceMemoryPool:
 class MemoryPool:
     """A pool of each device."""
 
-    driver: Driver
+    _driver: Driver
 
     def __init__(self, allocator: Callable[[int], MemoryPointer] | None = None) -> None:
-        chosen = self.driver.classes.raw_malloc if allocator is None else allocator
+        chosen = self._driver.classes.raw_malloc if allocator is None else allocator
         self._pools = []
-        for number in range(len(self.driver.cards)):
-            with self.driver.on(number):
-                self._pools.append(SingleDeviceMemoryPool(self.driver, chosen))
+        for number in range(len(self._driver.cards)):
+            with self._driver.on(number):
+                self._pools.append(SingleDeviceMemoryPool(self._driver, chosen))
 
     def malloc(self, size: int) -> MemoryPointer:
         """Memory on the current device for the current stream."""
@@ -240,7 +240,7 @@ class MemoryPool:
 
     @property
     def _pool(self) -> SingleDeviceMemoryPool:
-        return self._pools[self.driver.device]
+        return self._pools[self._driver.device]
 
 
 class Allocator:

@@ -19,40 +19,40 @@ class Currents(threading.local):
 class Event:
     """A point in a stream."""
 
-    driver: Driver
-    ptr = 0
+    _driver: Driver
 
     def __init__(
         self, block: bool = False, disable_timing: bool = False, interprocess: bool = False
     ) -> None:
+        self.ptr = 0
         if interprocess and not disable_timing:
             raise ValueError("Timing must be disabled for interprocess events")
-        self.ptr = self.driver.create_event(timed=not disable_timing)
+        self.ptr = self._driver.create_event(timed=not disable_timing)
 
     def __del__(self) -> None:
         if self.ptr:
-            self.driver.destroy_event(self.ptr)
+            self._driver.destroy_event(self.ptr)
 
     @property
     def done(self) -> bool:
         """Whether the work before it is done."""
-        return self.driver.query_event(self.ptr) == 0
+        return self._driver.query_event(self.ptr) == 0
 
     def record(self, stream: Any = None) -> None:
         """Stand for the work now in a stream."""
-        chosen = self.driver.classes.get_current_stream() if stream is None else stream
-        self.driver.record_event(self.ptr, chosen.ptr)
+        chosen = self._driver.classes.get_current_stream() if stream is None else stream
+        self._driver.record_event(self.ptr, chosen.ptr)
 
     def synchronize(self) -> None:
         """Wait for the work before it."""
-        self.driver.synchronize_event(self.ptr)
+        self._driver.synchronize_event(self.ptr)
 
 
 class BaseStream:
     """A stream, owned or not."""
 
-    driver: Driver
-    currents: Currents
+    _driver: Driver
+    _currents: Currents
 
     def __init__(self, ptr: int, device_id: int) -> None:
         self.ptr = ptr
@@ -72,70 +72,72 @@ class BaseStream:
 
     def __enter__(self) -> Self:
         device = self._device()
-        self.currents.stream_stack.append((device, self.driver.classes.get_current_stream(device)))
-        self.currents.streams[device] = self
+        self._currents.stream_stack.append(
+            (device, self._driver.classes.get_current_stream(device))
+        )
+        self._currents.streams[device] = self
         return self
 
     def __exit__(self, *args: object) -> None:
-        device, before = self.currents.stream_stack.pop()
-        self.currents.streams[device] = before
+        device, before = self._currents.stream_stack.pop()
+        self._currents.streams[device] = before
 
     def use(self) -> Self:
         """Make this the current stream."""
-        self.currents.streams[self._device()] = self
+        self._currents.streams[self._device()] = self
         return self
 
     @property
     def done(self) -> bool:
         """Whether all its work is done."""
-        return self.driver.query_stream(self.ptr) == 0
+        return self._driver.query_stream(self.ptr) == 0
 
     def synchronize(self) -> None:
         """Wait for all its work."""
-        self.driver.synchronize_stream(self.ptr)
+        self._driver.synchronize_stream(self.ptr)
 
     def launch_host_func(self, callback: Any, arg: Any) -> None:
         """Call a function when the work before it is done."""
-        self.driver.enqueue(self.ptr, lambda live: callback(arg))
+        self._driver.enqueue(self.ptr, lambda live: callback(arg))
 
     def record(self, event: Event | None = None) -> Event:
         """Let an event stand for the work now in it."""
-        made: Event = self.driver.classes.Event() if event is None else event
-        self.driver.record_event(made.ptr, self.ptr)
+        made: Event = self._driver.classes.Event() if event is None else event
+        self._driver.record_event(made.ptr, self.ptr)
         return made
 
     def wait_event(self, event: Event) -> None:
         """Let what follows wait for an event."""
-        self.driver.wait_event(self.ptr, event.ptr)
+        self._driver.wait_event(self.ptr, event.ptr)
 
     def begin_capture(self, mode: int | None = None) -> None:
         """Record from now on."""
         if self.ptr in (0, 1):
             raise RuntimeError("cannot capture on the default (legacy) stream")
-        self.driver.begin_capture(self.ptr, Mode.RELAXED if mode is None else mode)
+        self._driver.begin_capture(self.ptr, Mode.RELAXED if mode is None else mode)
 
     def end_capture(self) -> "Graph":
         """Return what was recorded."""
-        made: Graph = self.driver.classes.Graph.__new__(self.driver.classes.Graph)
-        made.recording = self.driver.end_capture(self.ptr)
+        made: Graph = self._driver.classes.Graph.__new__(self._driver.classes.Graph)
+        made._recording = self._driver.end_capture(self.ptr)
         return made
 
     def is_capturing(self) -> bool:
         """Whether it records."""
-        return self.driver.is_capturing(self.ptr)
+        return self._driver.is_capturing(self.ptr)
 
     @property
     def is_non_blocking(self) -> bool:
         """Whether it is independent of the legacy stream."""
-        return not self.driver.queue(self.ptr).blocking
+        return not self._driver.queue(self.ptr).blocking
 
     @property
     def priority(self) -> int:
         """Its priority; lower is more urgent."""
-        return self.driver.queue(self.ptr).priority
+        return self._driver.queue(self.ptr).priority
 
     def _device(self) -> int:
-        current = self.driver.device
+        current = self._driver.device
         if self.device_id not in (-1, current):
             raise RuntimeError(
                 f"The device that the stream is created on ({self.device_id}) "
@@ -159,12 +161,12 @@ class Stream(BaseStream):
     ) -> None:
         super().__init__(NULL if null else PER_THREAD, -1)
         if not null and not ptds:
-            self.ptr = self.driver.create_stream(not non_blocking, priority or 0)
-            self.device_id = self.driver.device
+            self.ptr = self._driver.create_stream(not non_blocking, priority or 0)
+            self.device_id = self._driver.device
 
     def __del__(self) -> None:
         if self.ptr not in (0, 1, 2):
-            self.driver.destroy_stream(self.ptr)
+            self._driver.destroy_stream(self.ptr)
 
 
 class ExternalStream(BaseStream):
@@ -177,8 +179,8 @@ class ExternalStream(BaseStream):
 class Graph:
     """Recorded work, made by Stream.end_capture only."""
 
-    driver: Driver
-    recording: Recording
+    _driver: Driver
+    _recording: Recording
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise NotImplementedError(
@@ -188,34 +190,34 @@ class Graph:
 
     def launch(self, stream: Any = None) -> None:
         """Put the work into a stream."""
-        chosen = self.driver.classes.get_current_stream() if stream is None else stream
-        self.driver.launch_recording(self.recording, chosen.ptr)
+        chosen = self._driver.classes.get_current_stream() if stream is None else stream
+        self._driver.launch_recording(self._recording, chosen.ptr)
 
     def upload(self, stream: Any = None) -> None:
         """Prepare a launch; nothing is to be done for it here."""
-        chosen = self.driver.classes.get_current_stream() if stream is None else stream
-        self.driver.queue(chosen.ptr)
+        chosen = self._driver.classes.get_current_stream() if stream is None else stream
+        self._driver.queue(chosen.ptr)
 
 
 class Device:
     """A device by number."""
 
-    driver: Driver
-    currents: Currents
+    _driver: Driver
+    _currents: Currents
 
     def __init__(self, device: Any = None) -> None:
-        self.id = self.driver.device if device is None else int(device)
+        self.id = self._driver.device if device is None else int(device)
 
     def __int__(self) -> int:
         return self.id
 
     def __enter__(self) -> Self:
-        self.currents.device_stack.append(self.driver.device)
-        self.driver.device = self.id
+        self._currents.device_stack.append(self._driver.device)
+        self._driver.device = self.id
         return self
 
     def __exit__(self, *args: object) -> None:
-        self.driver.device = self.currents.device_stack.pop()
+        self._driver.device = self._currents.device_stack.pop()
 
     def __repr__(self) -> str:
         return f"<CUDA Device {self.id}>"
@@ -227,34 +229,34 @@ class Device:
 
     def use(self) -> Self:
         """Make it current."""
-        self.driver.device = self.id
+        self._driver.device = self.id
         return self
 
     def synchronize(self) -> None:
         """Wait for all its work."""
-        with self.driver.on(self.id):
-            self.driver.synchronize_device()
+        with self._driver.on(self.id):
+            self._driver.synchronize_device()
 
     @property
     def compute_capability(self) -> str:
         """Major and minor number, as "90"."""
-        return self.driver.arch.removeprefix("sm_").rstrip("a")
+        return self._driver.arch.removeprefix("sm_").rstrip("a")
 
     @property
     def attributes(self) -> dict[str, int]:
         """The attributes by name."""
-        return dict(self.driver.classes.attributes)
+        return dict(self._driver.classes.attributes)
 
     @property
     def mem_info(self) -> tuple[int, int]:
         """Free and total bytes."""
-        memory = self.driver.cards[self.id].memory
+        memory = self._driver.cards[self.id].memory
         return memory.total - memory.used, memory.total
 
     @property
     def cublas_handle(self) -> int:
         """The cuBLAS handle of this thread on this device."""
-        handle: int = self.driver.classes.blas.thread_handle(self.id)
+        handle: int = self._driver.classes.blas.thread_handle(self.id)
         return handle
 
 

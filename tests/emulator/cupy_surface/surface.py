@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from ..device import Options
@@ -86,7 +85,7 @@ def installed(**settings: Any) -> Iterator[ModuleType]:
 
 def _bind_classes(driver: Driver) -> None:
     """Give each class the driver, and fill the names that they know one another by."""
-    bound = {"driver": driver, "currents": streams.Currents()}
+    bound = {"_driver": driver, "_currents": streams.Currents()}
     classes = driver.classes
     for submodule, members in _CUDA.items():
         for name, each in members.items():
@@ -98,7 +97,7 @@ def _bind_classes(driver: Driver) -> None:
     classes.raw_malloc = lambda size: classes.MemoryPointer(classes.Memory(size), 0)
     classes.Stream.null = classes.Stream(null=True)
     classes.Stream.ptds = classes.Stream(ptds=True)
-    classes.get_current_stream = streams.current_stream_reader(driver, bound["currents"])
+    classes.get_current_stream = streams.current_stream_reader(driver, bound["_currents"])
     classes.blas = blas.Blas(driver)
     classes.attributes = runtime.attributes(driver)
     classes.functions = Functions(driver)
@@ -178,7 +177,6 @@ def _top(driver: Driver) -> dict[str, Any]:
         **numpy,
         **functions,
         "__version__": "14.2.0",
-        "bfloat16": ml_dtypes.bfloat16,
         "ndarray": classes.ndarray,
         "RawKernel": classes.RawKernel,
         "RawModule": classes.RawModule,
