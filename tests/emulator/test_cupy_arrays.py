@@ -71,6 +71,10 @@ def test_asarray_keeps_what_it_can(cupy: ModuleType, order: str) -> None:
     x = cupy.asarray(host)
     assert cupy.asarray(x) is x
     assert cupy.array(x) is not x
+    assert cupy.asarray(x, copy=False) is x
+    for needed in ((x, np.int8), (host, None)):
+        with pytest.raises(ValueError, match="avoid copy"):
+            cupy.asarray(*needed, copy=False)
     assert cupy.asfortranarray(x) is x
     _agree(cupy.ascontiguousarray(x), np.ascontiguousarray(host))
 

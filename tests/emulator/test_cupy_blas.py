@@ -113,6 +113,18 @@ def test_strided_batches(cupy: ModuleType, rng: np.random.Generator) -> None:
     assert [each.name for each in counters(cupy).products] == ["dgemmStridedBatched"]
 
 
+def test_matrices_of_a_batch_must_not_overlap_in_c(cupy: ModuleType) -> None:
+    x, z = cupy.ones((3, 4)), cupy.empty((3, 4))
+    one, zero = np.array(1.0), np.array(0.0)
+    cupy.cuda.cublas.dgemmStridedBatched(
+        *(cupy.cuda.get_cublas_handle(), 0, 0, 4, 1, 1, one.ctypes.data, x.data.ptr, 4, 4),
+        *(x.data.ptr, 1, 1, zero.ctypes.data, z.data.ptr, 4, 3, 3),
+    )
+    with pytest.raises(KernelFault) as raised:
+        z.get()
+    assert raised.value.kind is Kind.RACE
+
+
 class Call:
     """A product that is right, of which a test changes one thing."""
 
@@ -198,7 +210,9 @@ def test_an_empty_sum_scales_c(cupy: ModuleType) -> None:
     call = Call(cupy)
     assert (call(k=0, lda=5, ldb=1, beta=call.arguments["alpha"]) == 1).all()
     assert (call(k=0, ldb=1) == 0).all()
-    assert (call(m=0) == 0).all()  # nothing happens
+    counters(cupy).reset()
+    assert (call(m=0) == 0).all()
+    assert counters(cupy).products == []
 
 
 def test_scalars_are_read_when_the_call_is_made(cupy: ModuleType) -> None:

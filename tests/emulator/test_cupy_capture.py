@@ -226,3 +226,15 @@ def test_a_replay_may_touch_only_what_is_still_allocated(cupy: ModuleType) -> No
         graph.launch()
         with pytest.raises(KernelFault, match="outside live memory"):
             stream.synchronize()
+
+
+def test_launches_of_a_graph_do_not_overlap(cupy: ModuleType) -> None:
+    streams = [_stream(cupy) for _ in range(3)]
+    done: list[int] = []
+    streams[0].begin_capture()
+    streams[0].launch_host_func(lambda _: done.append(len(done)), None)
+    graph = streams[0].end_capture()
+    graph.launch(streams[1])
+    graph.launch(streams[2])
+    streams[2].synchronize()
+    assert done == [0, 1]

@@ -21,18 +21,27 @@ def test_freed_memory_is_reused_on_its_stream_only(cupy: ModuleType) -> None:
     assert (pool.total_bytes(), counters(cupy).driver_frees) == (1024, 1)
 
 
-def test_blocks_are_split_and_merged(cupy: ModuleType) -> None:
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2)])
+def test_blocks_are_split_and_merged(cupy: ModuleType, order: tuple[int, ...]) -> None:
     pool = cupy.get_default_memory_pool()
     start = cupy.empty(512).data.ptr
-    parts = [cupy.empty(128) for _ in range(4)]
-    assert [part.data.ptr - start for part in parts] == [0, 1024, 2048, 3072]
+    parts = {i: cupy.empty(128) for i in range(4)}
+    assert [part.data.ptr - start for part in parts.values()] == [0, 1024, 2048, 3072]
     assert pool.used_bytes() == 4096
     pool.free_all_blocks()
     assert pool.total_bytes() == 4096
-    del parts
+    for i in order:
+        del parts[i]
     assert pool.n_free_blocks() == 1
     assert cupy.empty(512).data.ptr == start
     assert counters(cupy).driver_allocations == 1
+
+
+def test_the_smallest_block_that_fits_is_reused(cupy: ModuleType) -> None:
+    held = [cupy.empty(64 * blocks) for blocks in (4, 2, 8)]
+    wanted = held[1].data.ptr
+    held.clear()
+    assert cupy.empty(100).data.ptr == wanted
 
 
 def test_reused_memory_is_new(cupy: ModuleType) -> None:
@@ -65,12 +74,15 @@ def test_memory_of_the_pool_is_no_memory(cupy: ModuleType) -> None:
 
 def test_memory_ends_where_it_was_asked_to(cupy: ModuleType) -> None:
     """The pool rounds sizes up; nobody may use the rest."""
-    memory = cupy.cuda.alloc(100)
-    assert memory.mem.size == 512
-    cupy.ndarray((100,), np.int8, memory).fill(0)
-    cupy.ndarray((101,), np.int8, memory).fill(0)
-    with pytest.raises(KernelFault, match="outside live memory"):
-        cupy.cuda.Device().synchronize()
+    for _ in range(2):  # from the driver, then from the pool
+        memory = cupy.cuda.alloc(100)
+        assert memory.mem.size == 512
+        cupy.ndarray((100,), np.int8, memory).fill(0)
+        cupy.ndarray((101,), np.int8, memory).fill(0)
+        with pytest.raises(KernelFault, match="outside live memory"):
+            cupy.cuda.Device().synchronize()
+        del memory
+    assert counters(cupy).driver_allocations == 1
 
 
 def test_allocating_for_another_stream_than_the_user_shows(cupy: ModuleType) -> None:
@@ -134,6 +146,18 @@ def test_pointers_copy_and_fill(cupy: ModuleType) -> None:
     assert back.tolist() == [0, 0, 0, 3]
     with pytest.raises(KernelFault, match="outside live memory"):
         (memory + 4).copy_to_host(back.ctypes.data, 16)
+
+
+def test_copies_that_are_not_asynchronous_wait(cupy: ModuleType) -> None:
+    memory, other = cupy.cuda.alloc(8), cupy.cuda.alloc(8)
+    for copy in (
+        lambda: memory.copy_from(np.zeros(1).ctypes.data, 8),
+        lambda: other.copy_from(memory, 8),
+    ):
+        counters(cupy).reset()
+        copy()
+        assert counters(cupy).synchronisations == 1
+        assert cupy.cuda.Stream.null.done
 
 
 def _raw(cupy: ModuleType, x: object) -> object:

@@ -156,9 +156,24 @@ def test_freed_memory_and_other_devices_are_out_of_reach(kernels: ModuleType, mo
         far = kernels.zeros(32, "f4")
         with pytest.raises(kernels.cuda.driver.CUDADriverError, match="INVALID_HANDLE"):
             add_one((1,), (32,), (far, far, 32), stream=_stream_of(kernels, 0))
+        kernels.cuda.Device().synchronize()
     add_one((1,), (32,), (far, y, 32))
-    with pytest.raises(KernelFault):
+    with pytest.raises(KernelFault) as raised:
         y.get()
+    assert raised.value.kind is Kind.BOUNDS
+
+
+def test_copies_of_memory_that_was_not_written_stay_unwritten(
+    kernels: ModuleType, module: Any
+) -> None:
+    add_one, y = module.get_function("add_one"), kernels.empty(32, "f4")
+    fresh, moved = kernels.empty((4, 8), "f4"), kernels.empty(32, "f4")
+    kernels.copyto(moved, y)
+    for x in (fresh.T.copy(), moved):
+        add_one((1,), (32,), (x, y, 32))
+        with pytest.raises(KernelFault) as raised:
+            y.get()
+        assert raised.value.kind is Kind.UNINITIALISED
 
 
 def test_a_source_is_compiled_once(kernels: ModuleType) -> None:

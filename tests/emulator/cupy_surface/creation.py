@@ -12,7 +12,7 @@ from .elements import byte_range
 
 
 class Functions:
-    """The functions; their order is that of use."""
+    """The functions, bound to a driver."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -124,9 +124,10 @@ class Functions:
         blocking: bool = False,
     ) -> Any:
         """The array itself where it is one of that type and order, else a copy."""
-        if copy is False and not isinstance(a, ndarray):
+        made = self.array(a, dtype, copy, order, blocking=blocking)
+        if copy is False and made is not a:
             raise ValueError("Unable to avoid copy while creating an array as requested.")
-        return self.array(a, dtype, copy, order, blocking=blocking)
+        return made
 
     def ascontiguousarray(self, a: Any, dtype: Any = None) -> Any:
         """The array in row-major order, with one dimension at least."""

@@ -225,7 +225,7 @@ class Device:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Device) and self.id == other.id
 
-    __hash__ = None  # type: ignore[assignment]  # as CuPy's, which defines comparison only
+    __hash__ = None  # as in CuPy, which defines comparison only
 
     def use(self) -> Self:
         """Make it current."""
