@@ -65,7 +65,7 @@ class ndarray:
     data: MemoryPointer
     base: ndarray | None
     __array_priority__ = 100
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class ndarray:
         """The elements in another shape: a view where the layout allows it."""
         wanted = shape[0] if len(shape) == 1 else shape
         try:
-            return self._view(self._place.shadow().reshape(wanted, order=order, copy=False))  # type: ignore[arg-type]
+            return self._view(self._place.shadow().reshape(wanted, order=order, copy=False))
         except ValueError:
             if copy is False or self.size != np.empty(self.shape, "?").reshape(wanted).size:
                 raise
@@ -289,11 +289,11 @@ class ndarray:
         chosen = self._driver.classes.get_current_stream() if stream is None else stream
         if out is None:
             wanted = ("F" if self.flags.fnc else "C") if order.upper() == "A" else order.upper()
-            host: Any = np.empty(self.shape, self._dtype, order=wanted)  # type: ignore[call-overload]
+            host: Any = np.empty(self.shape, self._dtype, order=wanted)
         else:
             host, wanted = out, self._order_of(out)
         if self.size == 0:
-            return host  # type: ignore[no-any-return]
+            return host
         with self._driver.on(self.data.device_id):
             source = self
             if not _has_order(self.flags, wanted):
@@ -302,7 +302,7 @@ class ndarray:
             source.data.copy_to_host_async(host.ctypes.data, source.nbytes, chosen)
             if blocking:
                 chosen.synchronize()
-        return host  # type: ignore[no-any-return]
+        return host
 
     def _order_of(self, out: Any) -> str:
         if not isinstance(out, np.ndarray):

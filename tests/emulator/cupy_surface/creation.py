@@ -37,7 +37,7 @@ class Functions:
         """An unwritten array of another's shape and type."""
         if subok is not None:
             raise TypeError("subok is not supported yet")
-        like: Any = np.empty_like(prototype._place.shadow(), dtype, order=order, shape=shape)  # type: ignore[call-overload]
+        like: Any = np.empty_like(prototype._place.shadow(), dtype, order=order, shape=shape)
         return self._array(like.shape, like.dtype, None, like.strides)
 
     def zeros(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
@@ -151,7 +151,7 @@ class Functions:
         """A copy on the host."""
         if isinstance(a, ndarray):
             return a.get(stream=stream, order=order, out=out, blocking=blocking)
-        host = np.asarray(a, order=order)  # type: ignore[call-overload]
+        host = np.asarray(a, order=order)
         if out is None:
             return host
         out[...] = host
