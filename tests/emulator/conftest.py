@@ -1,5 +1,9 @@
-"""Fixtures of the emulator's tests; they skip, with the reason, where the tools are missing."""
+"""Fixtures of the emulator's tests.
 
+They skip, with the reason, where the tools are missing, and fail where CI is set.
+"""
+
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +25,7 @@ def device() -> Device:
         compiler()
         nvrtc.library()
     except (CompilerMissing, nvrtc.NvrtcMissing) as missing:
-        pytest.skip(str(missing))
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(missing))
     return Device("sm_90")
 
 
