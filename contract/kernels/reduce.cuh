@@ -46,7 +46,8 @@ template <class Source, class Compute, class Target, class Addend, class Offset,
 struct Reduce {
   static constexpr int THREADS = 256, RESULTS = READING == Reading::KEPT ? V : 1;
 
-  // Tensors of the loops: A, D, C. Kept loops come first, the fastest first; one along which vectors lie counts them.
+  // Tensors of the loops: A, D, C. Kept loops come first, one at least, then reduced ones, each side's fastest first;
+  // the one along which vectors lie counts them.
   struct Arguments {
     const Source *source;
     Target *target;
@@ -87,22 +88,33 @@ struct Reduce {
 
   static __device__ Place<Offset, 3, false> place(const Arguments &a, Index kept) {
     Place<Offset, 3, false> here;
-    for (unsigned at = 0; at < a.kept_loops; ++at) {
-      const bool last = at + 1 == a.kept_loops;
-      here.move(a.loops[at], (Offset)(last ? kept : split_off(kept, a.loops[at])));
-    }
+    const unsigned last = a.kept_loops - 1;
+#pragma unroll 1
+    for (unsigned at = 0; at < last; ++at) here.move(a.loops[at], (Offset)split_off(kept, a.loops[at]));
+    here.move(a.loops[last], (Offset)kept);
     return here;
   }
 
-  static __device__ Offset along(const Arguments &a, Index reduced, unsigned first) {
-    Offset offset = 0;
-    const unsigned end = a.kept_loops + a.reduced_loops;
-    for (unsigned at = a.kept_loops + first; at < end; ++at) {
-      const Index index = at + 1 == end ? reduced : split_off(reduced, a.loops[at]);
-      offset += (Offset)index * (Offset)a.loops[at].stride[0];
+  // The offsets of several vectors, and their numbers in their rows; the loops' constants are read once for all.
+  struct Vectors {
+    Offset offset[UNROLL] = {}, number[UNROLL];
+
+    __device__ Vectors(const Arguments &a, Index (&i)[UNROLL]) {
+      const Loop<3> *loops = a.loops + a.kept_loops;
+      const unsigned last = a.reduced_loops - 1;
+#pragma unroll 1
+      for (unsigned at = 0; at < last; ++at)
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) move(u, at, loops[at], split_off(i[u], loops[at]));
+#pragma unroll
+      for (int u = 0; u < UNROLL; ++u) move(u, last, loops[last], i[u]);
     }
-    return offset;
-  }
+
+    __device__ void move(int u, unsigned at, const Loop<3> &loop, Index index) {
+      offset[u] += (Offset)index * (Offset)loop.stride[0];
+      if (READING == Reading::RAGGED && at == 0) number[u] = (Offset)index;
+    }
+  };
 
   // ---- reading ------------------------------------------------------------------------------------
 
@@ -111,28 +123,25 @@ struct Reduce {
     Vector<Source, V> raw;
     int first, last;
 
-    __device__ void read(const Arguments &a, const Source *source, Index i, bool there) {
+    __device__ void read(const Arguments &a, const Source *source, Offset number, bool there) {
       first = 0, last = there ? V : 0;
-      if (!there) return;
-      if constexpr (READING == Reading::RAGGED) ragged(a, source, i);
-      else raw = *(const Vector<Source, V> *)(source + along(a, i, 0));
+      if constexpr (READING == Reading::RAGGED) ragged(a, source, number, there);
+      else raw = *(const Vector<Source, V> *)source;
     }
 
-    // Vector j of a row begins at the j-th multiple of its size from the one at or before the row's begin.
-    __device__ void ragged(const Arguments &a, const Source *source, Index i) {
-      const bool alone = a.reduced_loops == 1;
-      const Index j = alone ? i : split_off(i, a.loops[a.kept_loops]);
-      const Source *row = alone ? source : source + along(a, i, 1);
-      const Offset before = (Offset)((unsigned long long)row / sizeof(Source) % V);
-      const Offset at = (Offset)j * V - before, left = (Offset)a.row - at;
-      first = at < 0 ? (int)-at : 0;
-      last = left < V ? (left < 0 ? 0 : (int)left) : V;
+    // The vectors of a row begin at multiples of their size, the first of them at or before the row.
+    __device__ void ragged(const Arguments &a, const Source *source, Offset number, bool there) {
+      const int before = (int)((unsigned long long)source / sizeof(Source) % V);
+      const Offset left = (Offset)a.row - number * V + before;
+      if (number == 0) first = before;
+      if (left < V) last = left < 0 || !there ? 0 : (int)left;
+      const Source *begin = source - before;
       if (first == 0 && last == V) {
-        raw = *(const Vector<Source, V> *)(row + at);
+        raw = *(const Vector<Source, V> *)begin;
       } else {
 #pragma unroll
         for (int k = 0; k < V; ++k)
-          if (first <= k && k < last) raw.at[k] = row[at + k];
+          if (first <= k && k < last) raw.at[k] = begin[k];
       }
     }
 
@@ -144,18 +153,25 @@ struct Reduce {
 
   // ---- the stages ---------------------------------------------------------------------------------
 
-  // What this thread finds in its part; UNROLL vectors are combined in pairs before they join the rest.
+  // What this thread finds in its part; UNROLL vectors are combined in pairs before they join the rest. Where fewer
+  // are left, the last one is read again and counts for nothing: no load then depends on a branch.
   static __device__ void gather(const Arguments &a, const Source *source, Index reduced, Compute (&found)[V]) {
     const unsigned lanes = a.low_reduced + a.high_reduced;
     const Index begin = blockIdx.z * (Index)a.part, left = (Index)a.reduced - begin;
     const Index end = begin + (left < (Index)a.part ? left : (Index)a.part);
     for (Index i = begin + reduced; i < end; i += (Index)UNROLL << lanes) {
-      Piece piece[UNROLL];
+      Index at[UNROLL];
+      bool there[UNROLL];
 #pragma unroll
       for (int u = 0; u < UNROLL; ++u) {
-        const Index at = i + ((Index)u << lanes);
-        piece[u].read(a, source, at, at < end);
+        at[u] = i + ((Index)u << lanes);
+        there[u] = at[u] < end;
+        if (!there[u]) at[u] = end - 1;
       }
+      const Vectors vectors(a, at);
+      Piece piece[UNROLL];
+#pragma unroll
+      for (int u = 0; u < UNROLL; ++u) piece[u].read(a, source + vectors.offset[u], vectors.number[u], there[u]);
 #pragma unroll
       for (int j = 0; j < V; ++j) {
         Compute sum[UNROLL];

@@ -119,16 +119,18 @@ def _tensor(plan: Plan, source: Source, origin: int) -> _Tensor:
 
 
 def _ordered(dimensions: Iterable[Dimension]) -> tuple[Dimension, ...]:
-    """The same elements by increasing stride in A, none negative, what is contiguous made one."""
+    """The same elements by increasing stride in A, none negative, what is contiguous made one.
+
+    Without any dimension there is one of extent 1.
+    """
     forward = sorted(map(_forward, dimensions), key=_distance)
-    if not forward:
-        return ()
     if any(each.extent == 0 for each in forward):
         return (Dimension(0, (1, 0, 0)),)
     by_tensor = zip(*(each.strides for each in forward), strict=True)
     extents, strides = fuse([each.extent for each in forward], *by_tensor)
     rows = zip(*strides, strict=True)
-    return tuple(Dimension(n, row) for n, row in zip(extents, rows, strict=True))
+    found = tuple(Dimension(n, row) for n, row in zip(extents, rows, strict=True))
+    return found or (Dimension(1, (0, 0, 0)),)
 
 
 def _forward(dimension: Dimension) -> Dimension:
@@ -235,13 +237,13 @@ def _reading(problem: _Problem) -> tuple[str, int]:
     """How vectors of A lie, and how many elements each has."""
     sizes = item_size(problem.source.dtype), item_size(problem.dtype)
     most = min(VECTOR_BYTES // sizes[0], VALUE_BYTES // sizes[1])
-    if problem.reduced and problem.reduced[0].strides[0] == 1:
+    if problem.reduced[0].strides[0] == 1:
         width = _widest(problem, problem.reduced[0], most)
         if width < most and problem.reduced[0].extent >= LONG_ROW * most:
             return "RAGGED", most
         if width > 1:
             return "REDUCED", width
-    if problem.kept and problem.kept[0].strides[0] == 1:
+    if problem.kept[0].strides[0] == 1:
         width = _widest(problem, problem.kept[0], most)
         if width > 1:
             return "KEPT", width
@@ -386,7 +388,8 @@ def _arguments(problem: _Problem, shape: _Shape, parts: int) -> Fields:
         fields.scalar(addend.scalar, problem.dtype)
     kept, reduced = _count(shape.kept), _count(shape.reduced)
     part = ceil(ceil(reduced / shape.batch) / parts) * shape.batch
-    fields.integers((kept, reduced, part, problem.part, shape.row, *_steps(problem)))
+    steps = problem.kept[0].strides[1:]  # of the results of a vector
+    fields.integers((kept, reduced, part, problem.part, shape.row, *steps))
     fields.unsigned(*shape.bits, len(shape.kept), len(shape.reduced))
     fields.unsigned(problem.partial, _writes_vectors(problem, shape))
     room = capacity(len(shape.kept) + len(shape.reduced))
@@ -395,11 +398,6 @@ def _arguments(problem: _Problem, shape: _Shape, parts: int) -> Fields:
     for _ in range(room - len(shape.kept) - len(shape.reduced)):
         put_loop(fields, Dimension(1, (0, 0, 0)))
     return fields
-
-
-def _steps(problem: _Problem) -> Sequence[int]:
-    """The strides in D and C of A's fastest kept dimension."""
-    return problem.kept[0].strides[1:] if problem.kept else (0, 0)
 
 
 def _writes_vectors(problem: _Problem, shape: _Shape) -> bool:
