@@ -83,17 +83,19 @@ class ReduceRow:
 
     blocks: int  # of 256 threads, for each multiprocessor
     flight: int  # bytes that a thread loads before it uses the first
+    ragged: int  # elements, the same where rows begin or end inside a vector
     split: int  # loads of that size that one block does by itself; more are shared out
     least: int  # of them for each block that shares
 
 
-# 256 threads with 64 bytes in flight each take 50 to 60 registers, so that four blocks are
+# 256 threads with 64 bytes in flight each take 40 to 60 registers, so that four blocks or more are
 # resident: 64 KB in flight, above the 25 KB that 4.8 TB/s for 0.7 us ask of each of 132
 # multiprocessors. Twice as many blocks even out their ends. A second launch costs as much as
-# some eight loads of 16 KB by one block.
-_RESIDENT = ReduceRow(blocks=8, flight=64, split=8, least=4)
+# some eight loads of 16 KB by one block. The ends of ragged rows are loaded one element at a time,
+# each guarded: for more than 16 at once (8 on 6.0) registers are spilled.
+_RESIDENT = ReduceRow(blocks=8, flight=64, ragged=16, split=8, least=4)
 REDUCE = {
-    60: ReduceRow(blocks=8, flight=32, split=8, least=4),  # 0.7 TB/s: half of that is enough
+    60: ReduceRow(blocks=8, flight=32, ragged=8, split=8, least=4),  # 0.7 TB/s need half of that
     80: _RESIDENT,
     90: _RESIDENT,
     100: _RESIDENT,

@@ -118,36 +118,37 @@ struct Reduce {
 
   // ---- reading ------------------------------------------------------------------------------------
 
-  // A vector of A of which the elements first <= j < last belong to the reduction.
+  // A vector of A; element j belongs to the reduction where bit j of ``there`` is set.
   struct Piece {
+    static constexpr unsigned ALL = (1u << V) - 1;
     Vector<Source, V> raw;
-    int first, last;
+    unsigned there;
 
-    __device__ void read(const Arguments &a, const Source *source, Offset number, bool there) {
-      first = 0, last = there ? V : 0;
-      if constexpr (READING == Reading::RAGGED) ragged(a, source, number, there);
+    __device__ void read(const Arguments &a, const Source *source, Offset number, bool wanted) {
+      there = wanted ? ALL : 0;
+      if constexpr (READING == Reading::RAGGED) ragged(a, source, number);
       else raw = *(const Vector<Source, V> *)source;
     }
 
     // The vectors of a row begin at multiples of their size, the first of them at or before the row.
-    __device__ void ragged(const Arguments &a, const Source *source, Offset number, bool there) {
+    __device__ void ragged(const Arguments &a, const Source *source, Offset number) {
       const int before = (int)((unsigned long long)source / sizeof(Source) % V);
       const Offset left = (Offset)a.row - number * V + before;
-      if (number == 0) first = before;
-      if (left < V) last = left < 0 || !there ? 0 : (int)left;
+      if (number == 0) there &= ALL << before;
+      if (left < V) there &= left < 0 ? 0 : (1u << left) - 1;
       const Source *begin = source - before;
-      if (first == 0 && last == V) {
+      if (there == ALL) {
         raw = *(const Vector<Source, V> *)begin;
       } else {
 #pragma unroll
-        for (int k = 0; k < V; ++k)
-          if (first <= k && k < last) raw.at[k] = begin[k];
+        for (int j = 0; j < V; ++j)
+          if (there >> j & 1) raw.at[j] = begin[j];
       }
     }
 
     __device__ Compute value(int j) const {
-      const bool there = READING == Reading::RAGGED ? first <= j && j < last : last > 0;
-      return there ? apply<OP>(convert<Compute>(raw.at[j])) : neutral<BY, Compute>();
+      const bool counts = READING == Reading::RAGGED ? there >> j & 1 : there != 0;
+      return counts ? apply<OP>(convert<Compute>(raw.at[j])) : neutral<BY, Compute>();
     }
   };
 

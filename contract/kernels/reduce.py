@@ -25,6 +25,8 @@ THREADS_BITS, WARP_BITS = 8, 5
 VECTOR_BYTES = 16
 VALUE_BYTES = 64  # of the values of a vector: they stay in registers, and in 16 KB for a block
 LONG_ROW = 4  # vectors; in shorter ragged rows most vectors are not whole
+RAGGED_ELEMENTS = 8  # of a vector whose elements may have to be loaded one by one
+MOST_UNROLL = 8  # vectors in flight: their addresses take registers too
 LONG_LANE = 16  # vectors for a thread, from which on a row is worth more than one warp
 SCATTERED = 1 << 10  # results; parts of more are stored result beside result
 NARROW = 1 << 30  # counts and offsets below this, and what is added to them, fit 31 bits
@@ -222,10 +224,19 @@ def _shape(problem: _Problem, row: ReduceRow, blocks: int) -> _Shape:
         touched = ceil((length + width - 1) / width)  # wherever in a vector the row begins
         reduced = (Dimension(touched, (width, 0, 0)), *reduced[1:])
     bits = _bits(kept, reduced, blocks)
-    unroll = 1
-    if problem.source.operator in CHEAP and _count(reduced) > 1 << bits[0] + bits[2]:
-        unroll = min(row.flight // (width * item_size(problem.source.dtype)), 8)
+    unroll = _unroll(problem, row, reading, width)
+    if _count(reduced) <= 1 << bits[0] + bits[2]:
+        unroll = 1
     return _Shape(reading, width, unroll, kept, reduced, bits, length)
+
+
+def _unroll(problem: _Problem, row: ReduceRow, reading: str, width: int) -> int:
+    """How many vectors a thread has in flight."""
+    if problem.source.operator not in CHEAP:
+        return 1
+    if reading == "RAGGED":
+        return max(row.ragged // width, 1)
+    return min(row.flight // (width * item_size(problem.source.dtype)), MOST_UNROLL)
 
 
 def _in_vectors(dimension: Dimension, width: int) -> Dimension:
@@ -237,10 +248,11 @@ def _reading(problem: _Problem) -> tuple[str, int]:
     """How vectors of A lie, and how many elements each has."""
     sizes = item_size(problem.source.dtype), item_size(problem.dtype)
     most = min(VECTOR_BYTES // sizes[0], VALUE_BYTES // sizes[1])
+    ragged = min(most, RAGGED_ELEMENTS)
     if problem.reduced[0].strides[0] == 1:
         width = _widest(problem, problem.reduced[0], most)
-        if width < most and problem.reduced[0].extent >= LONG_ROW * most:
-            return "RAGGED", most
+        if width < ragged and problem.reduced[0].extent >= LONG_ROW * ragged:
+            return "RAGGED", ragged
         if width > 1:
             return "REDUCED", width
     if problem.kept[0].strides[0] == 1:
