@@ -231,7 +231,7 @@ BUGS = (
         check_reduced,
     ),
     Bug("half of a warp", "bit < 32; bit *= 2", "bit < 16; bit *= 2", check_reduced),
-    Bug("the end of a part", "at, at < end)", "at, true)", check_reduced),
+    Bug("the end of a part", "there[u] = at[u] < end;", "there[u] = true;", check_reduced),
     Bug(
         "another order of sums",
         "x[i] = combine(x[i], x[i + half])",
