@@ -9,27 +9,20 @@ from contract.compute import ComputeType
 from contract.descriptors import TensorDescriptor
 from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.evaluation import (
+    arrays_of,
     beta_of,
     evaluate,
     frozen,
-    handle_or_default,
+    handle_for,
     interleaved_arguments,
 )
 from contract.handle import Handle
 from contract.operators import Operator
 from contract.plan import Plan
-from contract.request import (
-    Layout,
-    Options,
-    Written,
-    as_array,
-    call_for,
-    layout_of,
-    layouts_of,
-)
+from contract.request import Options, Written, call_for
+from contract.run.arrays import Array, Arrays, Layout, is_array, require_one_kind
 from contract.run.call import Call
 from contract.run.explain import explain
-from contract.run.host_views import Array
 
 __all__ = ["ContractExpression", "contract", "contract_expression", "contract_trinary"]
 
@@ -47,6 +40,7 @@ def contract(
     optimize: Any = "auto",
     memory_limit: int | None = None,
     handle: Handle | None = None,
+    stream: Any = None,
 ) -> Array:
     """D = alpha * op(T1) * op(T2) * ... + beta * op(C), summed over the modes that D has not.
 
@@ -60,6 +54,9 @@ def contract(
     operator (or None) for each operand, and may have one more for C. ``optimize`` is
     opt_einsum's; ``memory_limit`` bounds the bytes of the result and the workspace together.
 
+    CuPy arrays give a CuPy array and run on their device: on ``stream``, or on CuPy's current
+    stream, without waiting for it. All arrays of a call lie on one device.
+
     Raises InvalidValueError (a ValueError) for expressions, extents and options that break a
     rule, UnsupportedTypeError (a TypeError) for types, InsufficientWorkspaceError (a
     MemoryError) over the memory limit. ``out`` is untouched when a call is refused.
@@ -67,9 +64,9 @@ def contract(
     """
     if type(expression) is not str:
         expression, operands = interleaved_arguments((expression, *operands))
-    handle = handle_or_default(handle)
-    if out is None and c is None and beta is None:
-        layouts = layouts_of(operands)
+    handle = handle_for(handle, operands)
+    if out is None and c is None and beta is None and stream is None:
+        layouts = handle.arrays.layouts(operands)
         if layouts is not None and operators is None:
             key = (expression, order, compute_type, optimize, memory_limit, *layouts)
             try:
@@ -79,7 +76,8 @@ def contract(
             if call is not None:
                 return call.fresh(operands, alpha)
     options = Options(order, compute_type, frozen(operators), frozen(optimize), memory_limit)
-    return evaluate(handle, expression, operands, options, out, c, (alpha, beta_of(c, beta), 0))
+    scalars = alpha, beta_of(c, beta), 0
+    return evaluate(handle, expression, operands, options, out, c, scalars, stream)
 
 
 def contract_trinary(
@@ -114,7 +112,8 @@ def contract_expression(
 
     An operand is a shape (a packed column-major tensor of ``dtype``), a TensorDescriptor, or an
     array: an array is a constant, kept and used in every call. ``constants`` may name the
-    positions of the arrays, as opt_einsum asks for. The other options are ``contract``'s.
+    positions of the arrays, as opt_einsum asks for. The other options are ``contract``'s. It is
+    planned for ``handle``, or where the constants lie, else for the host.
 
     Raises what ``contract`` raises for the same request.
     """
@@ -127,25 +126,21 @@ def contract_expression(
         raise UnsupportedTypeError(f"dtype is a NumPy data type: it is {dtype!r}.") from None
     given = tuple(_operand(x, kind) for x in operands)
     _check_constants(constants, given)
-    return ContractExpression(expression, given, options, handle_or_default(handle))
+    return ContractExpression(expression, given, options, handle)
 
 
 def _check_constants(constants: Any, given: Sequence[Any]) -> None:
     if not isinstance(constants, Iterable) or isinstance(constants, str):
         raise InvalidValueError(f"constants are positions of operands: they are {constants!r}.")
     for at in constants:
-        arrays = [i for i, x in enumerate(given) if isinstance(x, np.ndarray)]
+        arrays = [i for i, x in enumerate(given) if is_array(x)]
         if at not in arrays:
             raise InvalidValueError(f"Constant {at!r} must be an array among the operands.")
 
 
-def _operand(x: Any, dtype: np.dtype[Any]) -> Layout | Array:
-    """A constant array, or the layout an operand will have."""
-    if isinstance(x, np.ndarray):
-        return as_array(x)
-    tensor = x if isinstance(x, TensorDescriptor) else _packed(x, dtype)
-    of_tensor = np.dtype(tensor.dtype)
-    return tensor.extents, tuple(step * of_tensor.itemsize for step in tensor.steps), of_tensor
+def _operand(x: Any, dtype: np.dtype[Any]) -> TensorDescriptor | Array:
+    """A constant array, or what an operand will be."""
+    return x if is_array(x) or isinstance(x, TensorDescriptor) else _packed(x, dtype)
 
 
 def _packed(shape: Any, dtype: np.dtype[Any]) -> TensorDescriptor:
@@ -159,28 +154,46 @@ def _packed(shape: Any, dtype: np.dtype[Any]) -> TensorDescriptor:
         ) from None
 
 
+def _layout(arrays: Arrays, x: TensorDescriptor | Array) -> Layout:
+    """The layout of a constant, or the one that a new array of the descriptor would have."""
+    if not isinstance(x, TensorDescriptor):
+        return arrays.layout(x)
+    dtype = np.dtype(x.dtype)
+    strides = tuple(step * dtype.itemsize for step in x.steps)
+    return Layout(x.extents, strides, dtype, arrays.new_alignment(dtype))
+
+
 class ContractExpression:
     """An expression planned for operands of fixed shapes and types; call it with arrays.
 
-    Arrays in another memory order than planned work and are planned once more, on first sight.
-    Printing it shows its plan; ``explain`` says why.
+    Arrays in another memory order than planned work and are planned once more, on first sight;
+    so are CuPy arrays, where neither a handle nor a constant says where to compute. Printing it
+    shows its plan; ``explain`` says why.
     """
 
     def __init__(
         self,
         written: Written,
-        operands: tuple[Layout | Array, ...],
+        operands: tuple[TensorDescriptor | Array, ...],
         options: Options,
-        handle: Handle,
+        handle: Handle | None,
     ) -> None:
+        given = {at: x for at, x in enumerate(operands) if is_array(x)}
         self._written = written
+        self._operands = operands
         self._options = options
-        self._handle = handle
-        self._constants = {at: x for at, x in enumerate(operands) if isinstance(x, np.ndarray)}
-        self._layouts = [layout_of(x) if isinstance(x, np.ndarray) else x for x in operands]
-        self._variable = [at for at in range(len(operands)) if at not in self._constants]
-        self._call: Call = call_for(handle, written, self._layouts, options)
-        self._signature = [part for layout in self._layouts for part in layout]
+        self._handle = handle_for(handle, tuple(given.values()))
+        self._bound = handle is not None or bool(given)  # to where it computes
+        self._elsewhere: dict[Handle, ContractExpression] = {}
+        self._arrays = self._handle.arrays
+        require_one_kind(self._arrays, [(f"operand {at}", x) for at, x in given.items()])
+        self._constants = {at: self._arrays.as_array(x) for at, x in given.items()}
+        self._layouts = [
+            _layout(self._arrays, self._constants.get(at, x)) for at, x in enumerate(operands)
+        ]
+        self._variable = [at for at in range(len(operands)) if at not in given]
+        self._call: Call = call_for(self._handle, written, self._layouts, options)
+        self._signature = self._arrays.flat(self._layouts)
 
     @property
     def plan(self) -> Plan:
@@ -194,16 +207,21 @@ class ContractExpression:
         c: Any = None,
         alpha: complex = 1,
         beta: complex | None = None,
+        stream: Any = None,
     ) -> Array:
         """The result for ``operands``: one array for each operand that is no constant."""
-        if out is None and c is None and beta is None:
+        if out is None and c is None and beta is None and stream is None:
             whole = len(operands) == len(self._variable)
             arrays = self._with_constants(operands) if self._constants and whole else operands
-            if layouts_of(arrays) == self._signature:
+            if self._arrays.layouts(arrays) == self._signature:
                 return self._call.fresh(arrays, alpha)
+        handle = self._handle if self._bound else handle_for(None, operands)
+        if handle is not self._handle:
+            planned = self._planned_for(handle)
+            return planned(*operands, out=out, c=c, alpha=alpha, beta=beta, stream=stream)
         arrays = self._checked(operands)
         scalars = alpha, beta_of(c, beta), 0
-        return evaluate(self._handle, self._written, arrays, self._options, out, c, scalars)
+        return evaluate(handle, self._written, arrays, self._options, out, c, scalars, stream)
 
     def explain(self) -> str:
         """The plan as a table: steps, costs, candidates, and why the chosen ones won."""
@@ -213,8 +231,16 @@ class ContractExpression:
         return str(self.plan)
 
     def __repr__(self) -> str:
-        operands = ", ".join(str(shape) for shape, _, _ in self._layouts)
+        operands = ", ".join(str(shape) for shape, *_ in self._layouts)
         return f"<ContractExpression {self._written!r} for {operands}>"
+
+    def _planned_for(self, handle: Handle) -> "ContractExpression":
+        """The same expression for the device of a handle; made once."""
+        if handle not in self._elsewhere:
+            self._elsewhere[handle] = ContractExpression(
+                self._written, self._operands, self._options, handle
+            )
+        return self._elsewhere[handle]
 
     def _with_constants(self, operands: Sequence[Any]) -> list[Any]:
         given = iter(operands)
@@ -228,9 +254,9 @@ class ContractExpression:
             raise InvalidValueError(
                 f"The expression takes {len(self._variable)} operands: {len(operands)} were given."
             )
-        arrays = [as_array(x) for x in operands]
-        for at, x in zip(self._variable, arrays, strict=True):
-            shape, _, dtype = self._layouts[at]
+        every = arrays_of(self._arrays, self._with_constants(operands))
+        for at in self._variable:
+            x, (shape, _, dtype, _) = every[at], self._layouts[at]
             if x.shape != shape:
                 raise InvalidValueError(
                     f"Operand {at} was planned with shape {shape}: it has {x.shape}."
@@ -239,4 +265,4 @@ class ContractExpression:
                 raise UnsupportedTypeError(
                     f"Operand {at} was planned with type {dtype.name}: it has {x.dtype.name}."
                 )
-        return self._with_constants(arrays)
+        return every

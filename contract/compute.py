@@ -15,6 +15,7 @@ from contract.errors import UnsupportedTypeError
 
 __all__ = [
     "COMPUTE_TYPES",
+    "DATA_TYPES",
     "ComputeType",
     "Family",
     "Rule",
@@ -141,6 +142,7 @@ _ITEM_SIZES = {
     "complex256": 32,
     "object": 8,
 }
+DATA_TYPES = frozenset(_ITEM_SIZES)
 _BLAS_TYPES = frozenset({"float32", "float64", "complex64", "complex128"})
 _COMPLEX_TYPES = frozenset({"complex64", "complex128", "complex192", "complex256"})
 _REAL_FLOATING_TYPES = frozenset(

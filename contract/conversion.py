@@ -4,15 +4,17 @@ from typing import Any
 
 from contract.elementwise import permute
 from contract.errors import InvalidValueError
+from contract.evaluation import arrays_of, handle_for
 from contract.expression import parse_layout
 from contract.handle import Handle
-from contract.request import as_array
-from contract.run.host_views import Array
+from contract.run.arrays import Array
 
 __all__ = ["convert_layout"]
 
 
-def convert_layout(x: Any, source: str, target: str, *, handle: Handle | None = None) -> Array:
+def convert_layout(
+    x: Any, source: str, target: str, *, handle: Handle | None = None, stream: Any = None
+) -> Array:
     """y[modes of target] = x[modes of source], packed in the memory order of ``target``.
 
     Layouts are NCHW, NHWC, CHWN, NCDHW, NDHWC, CDHWN, NC/xHWx and NC/xDHWx with a number for x,
@@ -22,7 +24,13 @@ def convert_layout(x: Any, source: str, target: str, *, handle: Handle | None = 
     Raises InvalidValueError for unknown names, for shapes that do not fit, and for channels that
     are no multiple of the group. Source: the core concepts of the cuDNN documentation.
     """
-    array = as_array(x)
+    handle = handle_for(handle, (x,))
+    (array,) = arrays_of(handle.arrays, (x,))
+    with handle.arrays.on(stream):
+        return _converted(handle, array, source, target)
+
+
+def _converted(handle: Handle, array: Array, source: str, target: str) -> Array:
     (modes, group), (wanted, wanted_group) = parse_layout(source), parse_layout(target)
     if set(modes) != set(wanted):
         raise InvalidValueError(f"Layouts {source} and {target} have different modes.")
@@ -37,8 +45,8 @@ def convert_layout(x: Any, source: str, target: str, *, handle: Handle | None = 
         )
     small, large = sorted((group or 1, wanted_group or 1))
     if large % small:  # no common split: the channels have to be in one piece between
-        plain = convert_layout(array, source, modes, handle=handle)
-        return convert_layout(plain, modes, target, handle=handle)
+        plain = _converted(handle, array, source, modes)
+        return _converted(handle, plain, modes, target)
     channels = array.shape[modes.index("C")] * (group or 1)
     if channels % large:
         raise InvalidValueError(

@@ -55,12 +55,7 @@ class TensorDescriptor:
         object.__setattr__(self, "extents", _integers("extents", self.extents))
         if any(extent < 0 for extent in self.extents):
             raise InvalidValueError(f"Extents must not be negative: they are {self.extents}.")
-        size = item_size(self.dtype)
-        object.__setattr__(self, "alignment", self.alignment or size)
-        if not isinstance(self.alignment, int) or self.alignment.bit_count() != 1:
-            raise InvalidValueError(
-                f"An alignment is a power of two in bytes: it is {self.alignment!r}."
-            )
+        object.__setattr__(self, "alignment", _alignment(self.alignment, self.dtype))
         strides = packed_strides(self.extents) if self.strides is None else self.strides
         object.__setattr__(self, "strides", _integers("strides", strides))
         if len(strides) != len(self.extents):
@@ -93,7 +88,8 @@ class TensorDescriptor:
 
     def __str__(self) -> str:
         extents = ",".join(map(str, self.extents))
-        return f"{self.dtype}[{extents}]:[{','.join(map(str, self.steps))}]"
+        aligned = "" if self.alignment == item_size(self.dtype) else f"@{self.alignment}"
+        return f"{self.dtype}[{extents}]:[{','.join(map(str, self.steps))}]{aligned}"
 
 
 def _integers(name: str, values: Any) -> tuple[int, ...]:
@@ -101,6 +97,18 @@ def _integers(name: str, values: Any) -> tuple[int, ...]:
         return tuple(index(value) for value in values)
     except TypeError:
         raise InvalidValueError(f"{name} are integers: they are {values!r}.") from None
+
+
+def _alignment(alignment: Any, dtype: str) -> int:
+    """The alignment in bytes, where 0 is the item size."""
+    size = item_size(dtype)
+    if alignment in (0, size):
+        return size
+    if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+        raise InvalidValueError(
+            f"An alignment is a power of two, in bytes: it is {alignment!r} for {dtype}."
+        )
+    return alignment
 
 
 def _require_kind(name: str, value: Any, kind: type) -> None:

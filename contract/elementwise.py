@@ -12,13 +12,13 @@ from contract.evaluation import (
     beta_of,
     evaluate,
     frozen,
-    handle_or_default,
+    handle_for,
     interleaved_arguments,
 )
 from contract.handle import Handle
 from contract.operators import BinaryOperator, Operator, binary
 from contract.request import Combination, Options, Reducing, Written
-from contract.run.host_views import Array
+from contract.run.arrays import Array
 
 __all__ = ["elementwise_binary", "elementwise_trinary", "permute", "reduce"]
 
@@ -36,6 +36,7 @@ def permute(
     compute_type: ComputeType | str | None = None,
     memory_limit: int | None = None,
     handle: Handle | None = None,
+    stream: Any = None,
 ) -> Array:
     """B = alpha * op(A) with the modes of A in another order, type or layout, and padding.
 
@@ -56,9 +57,9 @@ def permute(
         dtype=_type(dtype),
         form=form,
     )
-    return evaluate(
-        handle_or_default(handle), written, operands, options, out, scalars=(alpha, 0, 0)
-    )
+    scalars = alpha, 0, 0
+    handle = handle_for(handle, operands)
+    return evaluate(handle, written, operands, options, out, None, scalars, stream)
 
 
 def reduce(
@@ -74,6 +75,7 @@ def reduce(
     compute_type: ComputeType | str | None = None,
     memory_limit: int | None = None,
     handle: Handle | None = None,
+    stream: Any = None,
 ) -> Array:
     """D = alpha * reduce(op(A)) + beta * op(C), over the modes of A that D has not.
 
@@ -89,7 +91,8 @@ def reduce(
     form = Reducing(binary(op))
     options = Options(order, compute_type, frozen(operators), memory_limit=memory_limit, form=form)
     scalars = alpha, beta_of(c, beta), 0
-    return evaluate(handle_or_default(handle), written, operands, options, out, c, scalars)
+    handle = handle_for(handle, operands)
+    return evaluate(handle, written, operands, options, out, c, scalars, stream)
 
 
 def elementwise_binary(
@@ -105,6 +108,7 @@ def elementwise_binary(
     compute_type: ComputeType | str | None = None,
     memory_limit: int | None = None,
     handle: Handle | None = None,
+    stream: Any = None,
 ) -> Array:
     """D = opAC(alpha * op(A), gamma * op(C)), element by element; ``op`` is opAC.
 
@@ -125,7 +129,8 @@ def elementwise_binary(
         form=Combination((binary(op),)),
     )
     scalars = alpha, 0, gamma
-    return evaluate(handle_or_default(handle), written, arrays, options, out, scalars=scalars)
+    handle = handle_for(handle, arrays)
+    return evaluate(handle, written, arrays, options, out, None, scalars, stream)
 
 
 def elementwise_trinary(
@@ -143,6 +148,7 @@ def elementwise_trinary(
     compute_type: ComputeType | str | None = None,
     memory_limit: int | None = None,
     handle: Handle | None = None,
+    stream: Any = None,
 ) -> Array:
     """D = opABC(opAB(alpha * op(A), beta * op(B)), gamma * op(C)), element by element.
 
@@ -162,7 +168,8 @@ def elementwise_trinary(
         form=Combination((binary(op_ab), binary(op_abc))),
     )
     scalars = alpha, beta, gamma
-    return evaluate(handle_or_default(handle), written, arrays, options, out, scalars=scalars)
+    handle = handle_for(handle, arrays)
+    return evaluate(handle, written, arrays, options, out, None, scalars, stream)
 
 
 def _asked(

@@ -7,11 +7,26 @@ from typing import Any
 import numpy as np
 
 from contract.errors import InvalidValueError, UnsupportedTypeError
-from contract.handle import Handle, default_handle
-from contract.request import Options, Written, as_array, call_for, layout_of
-from contract.run.host_views import Array
+from contract.handle import Handle, default_handle, device_handle
+from contract.request import Options, Written, call_for
+from contract.run.arrays import (
+    Array,
+    Arrays,
+    is_array,
+    kind_of,
+    require_host_scalar,
+    require_one_kind,
+)
+from contract.run.cupy_module import cupy_of
 
-__all__ = ["beta_of", "evaluate", "frozen", "handle_or_default", "interleaved_arguments"]
+__all__ = [
+    "arrays_of",
+    "beta_of",
+    "evaluate",
+    "frozen",
+    "handle_for",
+    "interleaved_arguments",
+]
 
 
 def evaluate(
@@ -22,36 +37,66 @@ def evaluate(
     out: Any = None,
     c: Any = None,
     scalars: tuple[Any, Any, Any] = (1, 0, 0),
+    stream: Any = None,
 ) -> Array:
     """A verb with its options checked and frozen; plans are cached under all of them.
 
     ``scalars`` are alpha, beta and gamma; with a beta of 0, ``c`` is checked and not read.
     """
-    arrays = [as_array(x) for x in operands]
-    if out is not None and not isinstance(out, np.ndarray):
-        raise UnsupportedTypeError(f"out must be a NumPy array: it is a {type(out).__name__}.")
-    if out is not None and not out.flags.writeable:
+    kind = handle.arrays
+    with kind.on(stream):
+        flat = kind.layouts(operands)
+        if out is not None:
+            _check_output(kind, out)
+        if flat is None or not ((out is None or kind.owns(out)) and (c is None or kind.owns(c))):
+            operands = arrays_of(kind, operands, out, c)
+            flat = kind.layouts(operands)
+        assert flat is not None  # all are plain, and where they lie is current
+        target = None if out is None else kind.as_array(out)  # a subclass has its own shapes
+        addend = None if c is None else kind.as_array(c)
+        result = _evaluated(handle, written, operands, flat, options, target, addend, scalars)
+    return result if out is None else out
+
+
+def _check_output(kind: Arrays, out: Any) -> None:
+    if not is_array(out):
+        raise UnsupportedTypeError(f"out must be a {kind.kind}: it is a {kind_of(out)}.")
+    if kind.owns(out) and not kind.is_writeable(out):
         raise InvalidValueError("out is read-only.")
-    target = None if out is None else np.asarray(out)  # a subclass has its own ideas of shapes
-    addend = None if c is None else as_array(c)
+
+
+def _evaluated(
+    handle: Handle,
+    written: Written,
+    arrays: Sequence[Array],
+    flat: Sequence[Any],
+    options: Options,
+    target: Array | None,
+    addend: Array | None,
+    scalars: tuple[Any, Any, Any],
+) -> Array:
+    """The result for plain arrays, whose layouts in a row are ``flat``."""
     unread = addend is not None and scalars[1] == 0
-    layouts = [layout_of(x) for x in arrays]
-    others = tuple(None if x is None else layout_of(x) for x in (target, addend))
-    key: Hashable = (written, options, *layouts, *others, unread)
-    plain = (None, None, None)
-    if others == plain[:2] and (options.operators, options.dtype, options.form) == plain:
-        flat = [part for layout in layouts for part in layout]
+    layout = handle.arrays.layout
+    others = tuple(None if x is None else layout(x) for x in (target, addend))
+    key: Hashable = (written, options, *flat, *others, unread)
+    if others == (None, None) and _is_plain(options):
         head = (written, options.order, options.compute_type, options.optimize)
         key = (*head, options.memory_limit, *flat)
     call = handle.plans.get(key)
     if call is None:
+        layouts = [layout(x) for x in arrays]
         call = call_for(handle, written, layouts, options, *others)
         if unread:
             options = _without_operator_of_c(options, len(layouts))
             call = call_for(handle, written, layouts, options, others[0])
         handle.plans.put(key, call)
-    result = call.into(arrays, target, None if unread else addend, scalars)
-    return result if out is None else out
+    return call.into(arrays, target, None if unread else addend, scalars)
+
+
+def _is_plain(options: Options) -> bool:
+    """Whether ``contract`` looks a call with these options up by itself."""
+    return options.operators is None and options.dtype is None and options.form is None
 
 
 def _without_operator_of_c(options: Options, count: int) -> Options:
@@ -86,13 +131,27 @@ def _labels(sublist: Any) -> tuple[Hashable, ...]:
     return labels
 
 
-def handle_or_default(handle: Handle | None) -> Handle:
-    """The handle given, or the one all calls without share."""
+def handle_for(handle: Handle | None, operands: Sequence[Any]) -> Handle:
+    """The handle given, or the one that all calls without share on such arrays."""
     if handle is None:
+        if operands and type(operands[0]) is np.ndarray:
+            return default_handle()
+        for x in operands:
+            cupy = cupy_of(x)
+            if cupy is not None:
+                return device_handle(cupy, x.data.device_id)
         return default_handle()
     if not isinstance(handle, Handle):
         raise InvalidValueError(f"handle is a Handle: it is {handle!r}.")
     return handle
+
+
+def arrays_of(kind: Arrays, operands: Sequence[Any], out: Any = None, c: Any = None) -> list[Array]:
+    """The operands as arrays; InvalidValueError if one, ``out`` or ``c`` is of another kind."""
+    given = [(f"operand {at}", x) for at, x in enumerate(operands)]
+    given += [(name, x) for name, x in (("out", out), ("c", c)) if x is not None]
+    require_one_kind(kind, given)
+    return [kind.as_array(x) for x in operands]
 
 
 def frozen(value: Any) -> Any:
@@ -102,6 +161,7 @@ def frozen(value: Any) -> Any:
 
 def beta_of(c: Any, beta: Any) -> Any:
     """beta: 1 where C is given and beta is not, 0 without C."""
+    require_host_scalar("beta", beta)
     if np.ndim(beta if beta is not None else 1):
         raise InvalidValueError(f"beta must be a scalar number: it is {beta!r}.")
     if c is None:

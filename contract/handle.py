@@ -1,9 +1,10 @@
-"""Handle: one device, here the host; its executor, plan cache, settings and memory."""
+"""Handle: one device or the host; its executor, plan cache, settings and memory."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain, count
+from operator import index
 from types import TracebackType
 from typing import Any
 
@@ -19,40 +20,55 @@ from contract.descriptors import (
     Reduction,
     WorkspacePreference,
 )
-from contract.errors import InsufficientWorkspaceError, InvalidValueError, NotSupportedError
+from contract.errors import (
+    InsufficientWorkspaceError,
+    InvalidValueError,
+    NotSupportedError,
+    UnsupportedTypeError,
+)
+from contract.plan import Plan
 from contract.planner import make_plan
+from contract.run.arrays import Arrays, require_host_scalar
 from contract.run.binding import bind, bind_workspace
 from contract.run.call import Call
-from contract.run.host import HostExecutor, LoadedPlan
+from contract.run.cupy_module import import_cupy
+from contract.run.executor import Executor, Loaded
+from contract.run.host import HostExecutor
 
-__all__ = ["Handle", "default_handle"]
+__all__ = ["Handle", "default_handle", "device_handle"]
 
 
 class Handle:
-    """Plans and runs operations on the host; usable from many threads at once.
+    """Plans and runs operations on the host or on a GPU; usable from many threads at once.
 
-    ``kernels`` ("auto", "numba" or "numpy") and ``threads`` override the environment, which is
+    ``device`` is the number of a GPU, or a cupy.cuda.Device; None: the host. ``kernels`` ("auto",
+    "numba" or "numpy") and ``threads`` are the host's and override the environment, which is
     read once, here. ``cache_lines`` bounds the plan cache.
+
+    NotSupportedError without CuPy or a GPU.
     """
 
     def __init__(
-        self, kernels: str | None = None, threads: int | None = None, cache_lines: int = 64
+        self,
+        device: Any = None,
+        kernels: str | None = None,
+        threads: int | None = None,
+        cache_lines: int = 64,
     ) -> None:
         self.settings = Settings.from_environment()
-        family = self.settings.kernels if kernels is None else kernels
-        if family not in ("auto", "numba", "numpy"):
-            raise InvalidValueError(f"kernels is 'auto', 'numba' or 'numpy': it is {family!r}.")
-        threads = self.settings.threads if threads is None else threads
-        if not isinstance(threads, int) or threads < 0:
-            raise InvalidValueError(f"threads is an integer of 0 or more: it is {threads!r}.")
-        self.executor = HostExecutor(family, threads)
+        self.executor: Executor
+        if device is None:
+            self.executor = _host_executor(self.settings, kernels, threads)
+        else:
+            self.executor = _device_executor(device, kernels, threads)
+        self.arrays = self.executor.arrays
         self.plans: PlanCache[Call] = PlanCache(cache_lines if self.settings.plan_cache else 0)
 
     # --- planning -------------------------------------------------------------------------
 
     def plan(
         self, operation: OperationDescriptor, preference: PlanPreference | None = None
-    ) -> LoadedPlan:
+    ) -> Loaded:
         """The plan for ``operation``, ready to run: the best candidate within the limit.
 
         InsufficientWorkspaceError if every candidate needs more than ``workspace_limit``,
@@ -74,15 +90,22 @@ class Handle:
 
     def candidates(
         self, operation: OperationDescriptor, preference: PlanPreference
-    ) -> Iterator[LoadedPlan]:
+    ) -> Iterator[Loaded]:
         """Plans by increasing predicted time, from ``kernel_rank`` on; only that one if not 0."""
-        yield self.executor.load(make_plan(operation, preference))
+        _require_types(operation, self.arrays)
+        yield self._load(make_plan(operation, preference, self.executor.machine))
         for rank in count(1) if preference.kernel_rank == 0 else ():
             try:
-                plan = make_plan(operation, replace(preference, kernel_rank=rank))
+                plan = make_plan(
+                    operation, replace(preference, kernel_rank=rank), self.executor.machine
+                )
             except NotSupportedError:
                 return
-            yield self.executor.load(plan)
+            yield self._load(plan)
+
+    def _load(self, plan: Plan) -> Loaded:
+        with self.arrays.on(None):
+            return self.executor.load(plan)
 
     def estimate_workspace(
         self,
@@ -104,7 +127,7 @@ class Handle:
 
     def contract(
         self,
-        plan: LoadedPlan,
+        plan: Loaded,
         alpha: complex,
         a: Any,
         b: Any,
@@ -112,13 +135,14 @@ class Handle:
         c: Any,
         d: Any,
         workspace: Any = None,
+        stream: Any = None,
     ) -> None:
         """D = alpha * op(A) * op(B) + beta * op(C); C may be None where beta is 0."""
-        self._run(plan, Contraction, (a, b), c, d, (alpha, beta, 0), workspace)
+        self._run(plan, Contraction, (a, b), c, d, (alpha, beta, 0), workspace, stream)
 
     def contract_trinary(
         self,
-        plan: LoadedPlan,
+        plan: Loaded,
         alpha: complex,
         a: Any,
         b: Any,
@@ -127,36 +151,45 @@ class Handle:
         d: Any,
         e: Any,
         workspace: Any = None,
+        stream: Any = None,
     ) -> None:
         """E = alpha * op(A) * op(B) * op(C) + beta * op(D); D may be None where beta is 0."""
-        self._run(plan, Contraction, (a, b, c), d, e, (alpha, beta, 0), workspace)
+        self._run(plan, Contraction, (a, b, c), d, e, (alpha, beta, 0), workspace, stream)
 
     def reduce(
         self,
-        plan: LoadedPlan,
+        plan: Loaded,
         alpha: complex,
         a: Any,
         beta: complex,
         c: Any,
         d: Any,
         workspace: Any = None,
+        stream: Any = None,
     ) -> None:
         """D = alpha * reduce(op(A)) + beta * op(C); C may be None where beta is 0."""
-        self._run(plan, Reduction, (a,), c, d, (alpha, beta, 0), workspace)
+        self._run(plan, Reduction, (a,), c, d, (alpha, beta, 0), workspace, stream)
 
-    def permute(self, plan: LoadedPlan, alpha: complex, a: Any, b: Any) -> None:
+    def permute(self, plan: Loaded, alpha: complex, a: Any, b: Any, stream: Any = None) -> None:
         """B = alpha * op(A)."""
-        self._run(plan, ElementwiseOperation, (a,), None, b, (alpha, 0, 0))
+        self._run(plan, ElementwiseOperation, (a,), None, b, (alpha, 0, 0), None, stream)
 
     def elementwise_binary(
-        self, plan: LoadedPlan, alpha: complex, a: Any, gamma: complex, c: Any, d: Any
+        self,
+        plan: Loaded,
+        alpha: complex,
+        a: Any,
+        gamma: complex,
+        c: Any,
+        d: Any,
+        stream: Any = None,
     ) -> None:
         """D = opAC(alpha * op(A), gamma * op(C))."""
-        self._run(plan, ElementwiseOperation, (a, c), None, d, (alpha, 0, gamma))
+        self._run(plan, ElementwiseOperation, (a, c), None, d, (alpha, 0, gamma), None, stream)
 
     def elementwise_trinary(
         self,
-        plan: LoadedPlan,
+        plan: Loaded,
         alpha: complex,
         a: Any,
         beta: complex,
@@ -164,39 +197,39 @@ class Handle:
         gamma: complex,
         c: Any,
         d: Any,
+        stream: Any = None,
     ) -> None:
         """D = opABC(opAB(alpha * op(A), beta * op(B)), gamma * op(C))."""
-        self._run(plan, ElementwiseOperation, (a, b, c), None, d, (alpha, beta, gamma))
+        scalars = alpha, beta, gamma
+        self._run(plan, ElementwiseOperation, (a, b, c), None, d, scalars, None, stream)
 
     def _run(
         self,
-        plan: LoadedPlan,
+        plan: Loaded,
         kind: type[OperationDescriptor],
         inputs: Sequence[Any],
         addend: Any,
         output: Any,
         scalars: tuple[Any, Any, Any],
-        workspace: Any = None,
+        workspace: Any,
+        stream: Any,
     ) -> None:
-        if not isinstance(plan, LoadedPlan):
-            raise InvalidValueError(f"A plan is what handle.plan returns: it is {plan!r}.")
-        operation, slots = plan.plan.operation, plan.plan.slots
-        if not isinstance(operation, kind) or len(inputs) != len(operation.inputs):
-            raise InvalidValueError(
-                f"The plan is for a {type(operation).__name__} with {len(operation.inputs)} "
-                f"operands, the call for a {kind.__name__} with {len(inputs)}."
-            )
-        arrays = [
-            bind(slot.tensor, x, f"Operand {at}")
+        _require_fitting(plan, self.arrays, kind, len(inputs))
+        arrays, slots = self.arrays, plan.plan.slots
+        operands = [
+            bind(arrays, slot.tensor, x, f"Operand {at}")
             for at, (slot, x) in enumerate(zip(slots, inputs, strict=False))
         ]
-        target = bind(slots[plan.plan.output].tensor, output, "The result", written=True)
-        given = bind_workspace(workspace, plan.required_workspace)
+        target = bind(arrays, slots[plan.plan.output].tensor, output, "The result", written=True)
+        given = bind_workspace(arrays, workspace, plan.required_workspace)
         c = _bound_addend(plan, addend, scalars[1])
-        operands = [*arrays, target, *([] if c is None else [c])]
-        if given is not None and any(np.may_share_memory(given, x) for x in operands):
+        every = [*operands, target, *([] if c is None else [c])]
+        if given is not None and any(arrays.may_share(given, x) for x in every):
             raise InvalidValueError("A workspace shares no memory with an operand.")
-        Call(plan).into(arrays, target, c, scalars, given)
+        with arrays.on(stream):
+            of_c = None if c is None else arrays.layout(c)
+            call = Call(plan, out=arrays.layout(target), addend=of_c)
+            call.into(operands, target, c, scalars, given)
 
     def close(self) -> None:
         """Stop the threads and forget every plan; the handle must not be used afterwards."""
@@ -215,8 +248,83 @@ class Handle:
         self.close()
 
 
-def _bound_addend(plan: LoadedPlan, addend: Any, beta: Any) -> Any:
+def _host_executor(settings: Settings, kernels: str | None, threads: int | None) -> HostExecutor:
+    family = settings.kernels if kernels is None else kernels
+    if family not in ("auto", "numba", "numpy"):
+        raise InvalidValueError(f"kernels is 'auto', 'numba' or 'numpy': it is {family!r}.")
+    threads = settings.threads if threads is None else threads
+    if not isinstance(threads, int) or threads < 0:
+        raise InvalidValueError(f"threads is an integer of 0 or more: it is {threads!r}.")
+    return HostExecutor(family, threads)
+
+
+def _device_executor(device: Any, kernels: Any, threads: Any) -> Executor:
+    for name, value in (("kernels", kernels), ("threads", threads)):
+        if value is not None:
+            raise InvalidValueError(
+                f"{name} is a setting of the host: it is {value!r} for device {device!r}."
+            )
+    number = _device_number(device)
+    cupy = import_cupy()
+    runtime = cupy.cuda.runtime
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        raise NotSupportedError(f"CuPy finds no GPU: {error}.") from error
+    if not 0 <= number < count:
+        raise InvalidValueError(f"device is a number below {count}, that of GPUs: it is {number}.")
+    return _open(cupy, number)
+
+
+def _open(cupy: Any, number: int) -> Executor:
+    from contract.run.device import DeviceExecutor  # the host alone loads no kernels
+
+    return DeviceExecutor(cupy, number)
+
+
+def _device_number(device: Any) -> int:
+    try:
+        return index(getattr(device, "id", device))
+    except TypeError:
+        raise InvalidValueError(
+            f"device is None, the number of a GPU or a cupy.cuda.Device: it is {device!r}."
+        ) from None
+
+
+def _require_types(operation: OperationDescriptor, arrays: Arrays) -> None:
+    """UnsupportedTypeError for a data type that arrays of the kind cannot have."""
+    operands = [*operation.inputs, operation.output]
+    operands += [] if operation.addend is None else [operation.addend]
+    for dtype in (operation.dtype, *(operand.tensor.dtype for operand in operands)):
+        if dtype not in arrays.types:
+            raise UnsupportedTypeError(
+                f"Data type {dtype!r} is not one of a {arrays.kind}; supported are "
+                f"{', '.join(sorted(arrays.types))}."
+            )
+
+
+def _require_fitting(
+    plan: Any, arrays: Arrays, kind: type[OperationDescriptor], count: int
+) -> None:
+    """InvalidValueError unless the plan is for the handle's arrays and for such a call."""
+    if not isinstance(plan, Loaded):
+        raise InvalidValueError(f"A plan is what handle.plan returns: it is {plan!r}.")
+    if plan.arrays.kind != arrays.kind:
+        raise InvalidValueError(
+            f"A plan runs where it was made: it takes {plan.arrays.kind}s, the handle "
+            f"{arrays.kind}s."
+        )
+    operation = plan.plan.operation
+    if not isinstance(operation, kind) or len(operation.inputs) != count:
+        raise InvalidValueError(
+            f"The plan is for a {type(operation).__name__} with {len(operation.inputs)} "
+            f"operands, the call for a {kind.__name__} with {count}."
+        )
+
+
+def _bound_addend(plan: Loaded, addend: Any, beta: Any) -> Any:
     """C where it is read, None where it is not."""
+    require_host_scalar("beta", beta)
     at = plan.plan.addend
     if at is None:
         elementwise = isinstance(plan.plan.operation, ElementwiseOperation)
@@ -225,10 +333,16 @@ def _bound_addend(plan: LoadedPlan, addend: Any, beta: Any) -> Any:
         return None
     if addend is None and beta != 0:
         raise InvalidValueError(f"C is None, and beta is {beta!r}, not 0.")
-    return None if beta == 0 else bind(plan.plan.slots[at].tensor, addend, "C")
+    return None if beta == 0 else bind(plan.arrays, plan.plan.slots[at].tensor, addend, "C")
 
 
 @cache
 def default_handle() -> Handle:
-    """The handle of calls that name none; made at the first such call."""
+    """The handle of calls on NumPy arrays that name none; made at the first such call."""
     return Handle()
+
+
+@cache
+def device_handle(cupy: Any, device: int) -> Handle:
+    """The handle of calls that name none on arrays of one device of the module ``cupy``."""
+    return Handle(device)

@@ -1,7 +1,8 @@
 """einsum and einsum_path with NumPy's signature and behaviour.
 
 What numpy.einsum accepts gives the same values, shape and type, what it refuses is refused with
-the same exception class. Beyond it: labels without limit in number and any unicode letter.
+the same exception class. Beyond it: labels without limit in number and any unicode letter. CuPy
+arrays give what cupy.einsum gives.
 """
 
 from collections.abc import Sequence
@@ -10,23 +11,14 @@ from typing import Any
 import numpy as np
 
 from contract.errors import InvalidValueError, UnsupportedTypeError
-from contract.evaluation import interleaved_arguments
+from contract.evaluation import arrays_of, handle_for, interleaved_arguments
 from contract.expression import Expression, mode_extents
-from contract.handle import Handle, default_handle
+from contract.handle import Handle
 from contract.layout import overlaps
 from contract.order import contraction_path, is_path_name
-from contract.request import (
-    Layout,
-    Options,
-    Written,
-    as_array,
-    call_for,
-    layout_of,
-    layouts_of,
-    resolve_notation,
-)
+from contract.request import Options, Written, call_for, resolve_notation
+from contract.run.arrays import Array, Arrays, Layout, is_array
 from contract.run.call import Call
-from contract.run.host_views import Array
 
 __all__ = ["einsum", "einsum_path"]
 
@@ -39,21 +31,25 @@ def einsum(
     optimize: Any = False,
     dtype: Any = None,
     order: str = "K",
-    casting: Any = "safe",
+    casting: Any = None,
+    stream: Any = None,
 ) -> Any:
     """The sum over every label that the output has not, of the product of the operands.
 
     ``einsum("ij,jk->ik", a, b)``, with implicit outputs, ellipses and the interleaved form, as
     numpy.einsum: a new array (a scalar for rank 0, a writeable view where one operand is only
     transposed or its diagonal taken), or ``out``. Products of more than two operands are always
-    ordered; ``optimize`` chooses how, as NumPy or opt_einsum take it.
+    ordered; ``optimize`` chooses how, as NumPy or opt_einsum take it. ``casting`` is the rule by
+    which operands become ``dtype``: "safe" if not given, as NumPy has it; for CuPy arrays
+    "unsafe", as CuPy has it, and their results of rank 0 are arrays. ``stream`` is ``contract``'s.
 
     Raises ValueError for notation and shapes, TypeError for types and casts, as NumPy does.
-    Source: numpy.einsum.
+    Source: numpy.einsum, cupy.einsum.
     """
-    handle = default_handle()
-    if out is None and dtype is None and operands and type(operands[0]) is str:
-        layouts = layouts_of(operands[1:])
+    given = operands[1:] if operands and type(operands[0]) is str else operands
+    handle = handle_for(None, given)
+    if given is not operands and out is None and dtype is None and stream is None:
+        layouts = handle.arrays.layouts(given)
         if layouts is not None:
             key = (operands[0], "numpy", order, casting, optimize, *layouts)
             try:
@@ -61,9 +57,10 @@ def einsum(
             except TypeError:  # an explicit path may be a list
                 call = None
             if call is not None:
-                result = call.fresh(operands[1:], 1)
+                result = call.fresh(given, 1)
                 return result if result.ndim else result[()]
-    return _einsum(handle, operands, out, optimize, dtype, order, casting)
+    with handle.arrays.on(stream):
+        return _einsum(handle, operands, out, optimize, dtype, order, casting)
 
 
 def _einsum(
@@ -75,38 +72,40 @@ def _einsum(
     order: Any,
     casting: Any,
 ) -> Any:
-    written, arrays = _arguments(operands)
-    path = _path(optimize, len(arrays))
-    layout, rule = _order(order), _casting(casting)
-    wanted = None if dtype is None else np.dtype(dtype)
-    if out is not None and not isinstance(out, np.ndarray):
+    kind = handle.arrays
+    written, given = _arguments(operands)
+    if out is not None and not is_array(out):
         raise UnsupportedTypeError("keyword parameter out must be an array for einsum")
+    arrays = arrays_of(kind, given, out)
+    path = _path(optimize, len(arrays))
+    layout, rule = _order(order), _casting(kind.default_casting if casting is None else casting)
+    wanted = None if dtype is None else np.dtype(dtype)
     expression = resolve_notation(written, [x.shape for x in arrays])
     _require_distinct_output(expression)
     extents = mode_extents(expression.inputs, [x.shape for x in arrays], expression.labels)
     if len(arrays) == 1 and out is None:
-        view = _view(arrays[0], expression)
+        view = _view(kind, arrays[0], expression)
         if view is not None:
             return view if view.ndim else view[()]
     computed = _computed_type(arrays, out, wanted, rule)
     options = Options(order=layout, optimize=path, dtype=computed, casting=rule)
-    layouts = [layout_of(x) for x in arrays]
+    layouts = [kind.layout(x) for x in arrays]
     if out is not None:
         shape = tuple(extents[mode] for mode in expression.output)
-        target = np.asarray(out)
-        _check_out(target, shape)
+        target = kind.as_array(out)
+        _check_out(kind, target, shape)
         if target.shape == shape and not _overlaps_itself(target):
-            call = _call(handle, written, layouts, options, layout_of(target))
+            call = _call(handle, written, layouts, options, kind.layout(target))
             call.into(arrays, target, None, (1, 0, 0))
             return out
     call = _call(handle, written, layouts, options, None)
     result = call.fresh(arrays, 1)
     if out is not None:
-        np.copyto(out, result, casting="unsafe")
+        kind.copy_into(kind.as_array(out), result)
         return out
     if wanted is None and type(operands[0]) is str:
-        flat = [part for each in layouts for part in each]
-        handle.plans.put((operands[0], "numpy", order, casting, _frozen(optimize), *flat), call)
+        head = (operands[0], "numpy", order, casting, _frozen(optimize))
+        handle.plans.put((*head, *kind.flat(layouts)), call)
     return result if result.ndim else result[()]
 
 
@@ -132,7 +131,9 @@ def einsum_path(*operands: Any, optimize: Any = "greedy") -> tuple[list[Any], st
     The first item of each tuple's positions are removed from the operands, their result is
     appended, as in numpy.einsum_path; the list can be given back as ``optimize``.
     """
-    written, arrays = _arguments(operands)
+    written, given = _arguments(operands)
+    handle = handle_for(None, given)
+    arrays = arrays_of(handle.arrays, given)
     path = _path(optimize, len(arrays), unordered=False)
     shapes = [x.shape for x in arrays]
     expression = resolve_notation(written, shapes)
@@ -145,14 +146,14 @@ def einsum_path(*operands: Any, optimize: Any = "greedy") -> tuple[list[Any], st
         path,
     )
     options = Options(order="K", optimize=found)
-    call = call_for(default_handle(), written, [layout_of(x) for x in arrays], options)
+    call = call_for(handle, written, [handle.arrays.layout(x) for x in arrays], options)
     return ["einsum_path", *found], str(call.loaded.plan)
 
 
 # --- arguments --------------------------------------------------------------------------------
 
 
-def _arguments(operands: Sequence[Any]) -> tuple[Written, list[Array]]:
+def _arguments(operands: Sequence[Any]) -> tuple[Written, Sequence[Any]]:
     if not operands or (isinstance(operands[0], str | bytes) and len(operands) == 1):
         raise InvalidValueError(
             "einsum takes a string and at least one operand, or at least one operand and its "
@@ -163,13 +164,12 @@ def _arguments(operands: Sequence[Any]) -> tuple[Written, list[Array]]:
         text = first.decode() if isinstance(first, bytes) else str(first)
         if any(character.isspace() and character != " " for character in text):
             raise InvalidValueError(f"einsum takes spaces and no other white space: {text!r}.")
-        return text, [as_array(x) for x in operands[1:]]
+        return text, operands[1:]
     if len(operands) == 1:
         raise InvalidValueError("Each operand is followed by its list of labels.")
     for sublist in (*operands[1::2], *(operands[-1:] if len(operands) % 2 else ())):
         _require_integers(sublist)
-    written, arrays = interleaved_arguments(operands)
-    return written, [as_array(x) for x in arrays]
+    return interleaved_arguments(operands)
 
 
 def _require_integers(sublist: Any) -> None:
@@ -269,8 +269,8 @@ def _overlaps_itself(x: Array) -> bool:
     return overlaps((*x.shape, x.itemsize), (*x.strides, 1))
 
 
-def _check_out(out: Array, shape: tuple[int, ...]) -> None:
-    if not out.flags.writeable:
+def _check_out(kind: Arrays, out: Array, shape: tuple[int, ...]) -> None:
+    if not kind.is_writeable(out):
         raise InvalidValueError("out is read-only.")
     fits = len(out.shape) == len(shape) and all(
         mine in (1, theirs) for mine, theirs in zip(shape, out.shape, strict=True)
@@ -279,7 +279,7 @@ def _check_out(out: Array, shape: tuple[int, ...]) -> None:
         raise InvalidValueError(f"out has shape {out.shape}, the result has shape {shape}.")
 
 
-def _view(x: Array, expression: Expression) -> Array | None:
+def _view(kind: Arrays, x: Array, expression: Expression) -> Array | None:
     """The operand itself seen through other strides, where nothing is summed."""
     modes, output = expression.inputs[0], expression.output
     if set(modes) - set(output):
@@ -289,4 +289,4 @@ def _view(x: Array, expression: Expression) -> Array | None:
         for wanted in output
     ]
     shape = [x.shape[modes.index(mode)] for mode in output]
-    return np.lib.stride_tricks.as_strided(x, shape, strides)
+    return kind.as_strided(x, shape, strides)

@@ -1,12 +1,12 @@
 """A request: notation, layouts and options -> a Call, planned and loaded once, then cached.
 
 The key of a cached Call is the request as the caller wrote it: expression, options, and the
-shape, strides and type of every array. A hit parses nothing and builds no strings.
+shape, strides and type (on a device the alignment too) of every array. A hit parses nothing and
+builds no strings.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from numbers import Integral
 from typing import Any, Literal
 
@@ -28,26 +28,21 @@ from contract.expression import Expression, interleaved, mode_extents, parse
 from contract.handle import Handle
 from contract.layout import overlaps, packed_strides
 from contract.operators import BinaryOperator, Operator, unary
-from contract.run.call import Call, check_output_type, describe, is_describable, scalar_in
-from contract.run.host_views import Array
+from contract.run.arrays import Arrays, Layout, is_describable, require_host_scalar
+from contract.run.call import Call, check_output_type, describe, scalar_in
 
 __all__ = [
     "Combination",
-    "Layout",
     "Options",
     "Reducing",
     "Written",
-    "as_array",
     "call_for",
-    "layout_of",
-    "layouts_of",
     "operation_for",
     "resolve_notation",
 ]
 
-MOST_DIMENSIONS = 64  # NumPy's limit; plans have none
+MOST_DIMENSIONS = 64  # NumPy's limit and CuPy's; plans have none
 Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
-Layout = tuple[tuple[int, ...], tuple[int, ...], np.dtype[Any]]  # shape, byte strides, type
 Written = str | tuple[tuple[tuple[Hashable, ...], ...], tuple[Hashable, ...] | None]
 
 
@@ -71,6 +66,7 @@ class Combination:
     written: str = field(init=False)  # the value as it is compared: -0.0 is not 0.0, NaN is NaN
 
     def __post_init__(self) -> None:
+        require_host_scalar("padding_value", self.padding_value)
         if np.ndim(self.padding_value):
             raise InvalidValueError(
                 f"padding_value must be a scalar number: it is {self.padding_value!r}."
@@ -138,31 +134,6 @@ class Options:
             ) from None
 
 
-def as_array(x: Any) -> Array:
-    """``x`` as a base-class ndarray."""
-    if type(x) is np.ndarray:
-        return x
-    try:
-        return np.asarray(x)
-    except ValueError as error:  # nested sequences of different lengths
-        raise InvalidValueError(f"An operand is an array: {error}") from None
-
-
-def layout_of(x: Array) -> Layout:
-    """Shape, strides in bytes, and type."""
-    return x.shape, x.strides, x.dtype
-
-
-def layouts_of(arrays: Sequence[Any]) -> list[Any] | None:
-    """Shape, strides, type of every array in a row; None if one is no plain NumPy array."""
-    layouts: list[Any] = []
-    for x in arrays:
-        if type(x) is not np.ndarray:
-            return None
-        layouts += (x.shape, x.strides, x.dtype)
-    return layouts
-
-
 def call_for(
     handle: Handle,
     written: Written,
@@ -172,15 +143,13 @@ def call_for(
     addend: Layout | None = None,
 ) -> Call:
     """Plan and load the request; nothing is allocated for operands or results."""
-    operation = operation_for(written, layouts, options, out, addend)
-    copied = tuple(
-        at for at, (_, strides, dtype) in enumerate(layouts) if not is_describable(dtype, strides)
-    )
+    operation = operation_for(handle.arrays, written, layouts, options, out, addend)
+    copied = tuple(at for at, layout in enumerate(layouts) if not is_describable(layout))
     limit = options.memory_limit
     preference = PlanPreference(workspace_limit=limit, path=options.optimize)
     smallest: int | None = None
     for plan in handle.candidates(operation, preference):
-        call = Call(plan, copied, limit, _copied_bytes(addend))
+        call = Call(plan, copied, limit, out, addend)
         needed = call.needed_bytes - (call.fresh_bytes if out else 0)
         if limit is None or needed <= limit:
             return call
@@ -189,13 +158,6 @@ def call_for(
         f"The call needs {smallest} bytes for its result and workspace, memory_limit is "
         f"{limit} bytes."
     )
-
-
-def _copied_bytes(addend: Layout | None) -> int:
-    """Bytes of a C that has to be copied first."""
-    if addend is None or is_describable(addend[2], addend[1]):
-        return 0
-    return prod(addend[0]) * addend[2].itemsize
 
 
 def resolve_notation(written: Written, shapes: Sequence[tuple[int, ...]]) -> Expression:
@@ -208,6 +170,7 @@ def resolve_notation(written: Written, shapes: Sequence[tuple[int, ...]]) -> Exp
 
 
 def operation_for(
+    arrays: Arrays,
     written: Written,
     layouts: Sequence[Layout],
     options: Options,
@@ -215,17 +178,17 @@ def operation_for(
     addend: Layout | None = None,
 ) -> OperationDescriptor:
     """What the request asks for, as a descriptor."""
-    shapes = [shape for shape, _, _ in layouts]
+    shapes = [layout.shape for layout in layouts]
     expression = resolve_notation(written, shapes)
     extents = mode_extents(expression.inputs, shapes, expression.labels)
     shape = tuple(extents[mode] for mode in expression.output)
     if len(shape) > MOST_DIMENSIONS:
         raise InvalidValueError(
-            f"A NumPy array has at most {MOST_DIMENSIONS} dimensions: the result has {len(shape)}."
+            f"An array has at most {MOST_DIMENSIONS} dimensions: the result has {len(shape)}."
         )
     operators = _operators(options.operators, len(layouts), addend is not None)
     inputs = tuple(
-        Operand(describe(*layout), modes, operator)
+        Operand(describe(layout), modes, operator)
         for layout, modes, operator in zip(layouts, expression.inputs, operators, strict=False)
     )
     dtype = _common_type(layouts) if options.dtype is None else options.dtype
@@ -233,9 +196,9 @@ def operation_for(
     free = out is None and options.order == "K" and _is_distinct(expression.output)
     if isinstance(options.form, Combination):
         check_output_type(_common_type(layouts), dtype, options.casting)
-        padding = _padding(options.form, dtype if out is None else out[2], len(shape))
+        padding = _padding(options.form, dtype if out is None else out.dtype, len(shape))
         result = Operand(
-            _output_tensor(_padded(shape, padding), dtype, layouts, options, out),
+            _output_tensor(arrays, _padded(shape, padding), dtype, layouts, options, out),
             expression.output,
         )
         return ElementwiseOperation(
@@ -248,7 +211,7 @@ def operation_for(
             options.compute,
             free and padding is None,
         )
-    result = Operand(_output_tensor(shape, dtype, layouts, options, out), expression.output)
+    result = Operand(_output_tensor(arrays, shape, dtype, layouts, options, out), expression.output)
     c = None if addend is None else _addend(result, dtype, addend, operators[-1])
     common = (expression.labels, dtype.name, options.compute, free)
     if isinstance(options.form, Reducing):
@@ -297,7 +260,11 @@ def _operators(
 
 
 def _common_type(layouts: Sequence[Layout]) -> np.dtype[Any]:
-    types = [dtype for _, _, dtype in layouts]
+    return _common(layout.dtype for layout in layouts)
+
+
+def _common(dtypes: Iterable[np.dtype[Any]]) -> np.dtype[Any]:
+    types = list(dtypes)
     try:
         return np.result_type(*types)
     except TypeError:
@@ -316,10 +283,11 @@ def _computing_type(layouts: Sequence[Layout], result: np.dtype[Any]) -> np.dtyp
     common = _common_type(layouts)
     if common.kind in "iu" and result.kind in "iu":
         return common if common.itemsize >= result.itemsize else result
-    return _common_type([*layouts, ((), (), result)])
+    return _common([*(layout.dtype for layout in layouts), result])
 
 
 def _output_tensor(
+    arrays: Arrays,
     shape: tuple[int, ...],
     result: np.dtype[Any],
     layouts: Sequence[Layout],
@@ -327,16 +295,17 @@ def _output_tensor(
     out: Layout | None,
 ) -> TensorDescriptor:
     if out is None:
-        return TensorDescriptor(shape, _output_strides(shape, layouts, options.order), result.name)
-    out_shape, strides, dtype = out
+        strides = _output_strides(shape, layouts, options.order)
+        return TensorDescriptor(shape, strides, result.name, arrays.new_alignment(result))
+    out_shape, out_strides, dtype, _ = out
     if out_shape != shape:
         raise InvalidValueError(f"out has shape {out_shape}, the result has shape {shape}.")
     check_output_type(result, dtype, options.casting)
-    tensor = describe(*out)
-    if overlaps((*out_shape, dtype.itemsize), (*strides, 1)):
+    tensor = describe(out)
+    if overlaps((*out_shape, dtype.itemsize), (*out_strides, 1)):
         raise InvalidValueError(
             f"An output must not overlap itself: out has shape {out_shape} and strides "
-            f"{strides} bytes."
+            f"{out_strides} bytes."
         )
     return tensor
 
@@ -350,7 +319,7 @@ def _output_strides(
 
 
 def _is_column_major(layout: Layout) -> bool:
-    shape, strides, dtype = layout
+    shape, strides, dtype, _ = layout
     packed = packed_strides(shape)
     return all(
         extent == 1 or stride == step * dtype.itemsize
@@ -359,7 +328,7 @@ def _is_column_major(layout: Layout) -> bool:
 
 
 def _addend(result: Operand, dtype: np.dtype[Any], layout: Layout, operator: Operator) -> Operand:
-    shape, _, c_type = layout
+    shape, c_type = layout.shape, layout.dtype
     if shape != result.tensor.extents:
         raise InvalidValueError(
             f"c has shape {shape}, the result has shape {result.tensor.extents}."
@@ -373,4 +342,4 @@ def _addend(result: Operand, dtype: np.dtype[Any], layout: Layout, operator: Ope
             f"Operator {operator.name} acts on c in the type of the result, {dtype.name}: c is "
             f"{c_type.name}."
         )
-    return Operand(describe(*layout), result.modes, operator)
+    return Operand(describe(layout), result.modes, operator)

@@ -8,35 +8,53 @@ import numpy as np
 from contract.descriptors import TensorDescriptor
 from contract.errors import InsufficientWorkspaceError, InvalidValueError, UnsupportedTypeError
 from contract.layout import offset_bounds
-from contract.run.host_views import Array
+from contract.run.arrays import Array, Arrays, is_array, kind_of
 from contract.workspace import ALIGNMENT
 
 __all__ = ["bind", "bind_workspace"]
 
 
-def bind(tensor: TensorDescriptor, array: Any, name: str, written: bool = False) -> Array:
+def bind(
+    arrays: Arrays, tensor: TensorDescriptor, array: Any, name: str, written: bool = False
+) -> Array:
     """The tensor's elements in ``array``, which has its extents and strides or is raw memory.
 
     Raw memory is one-dimensional, contiguous and of the tensor's type; the tensor starts at its
-    first element.
+    first element. On a device its address has the tensor's alignment.
     """
-    if not isinstance(array, np.ndarray):
-        raise UnsupportedTypeError(f"{name} must be a NumPy array: it is a {type(array).__name__}.")
-    x = np.asarray(array)
+    x = _owned(arrays, array, name)
     if x.dtype.name != tensor.dtype or not x.dtype.isnative:
         raise UnsupportedTypeError(f"{name} was planned as {tensor}: the array is {x.dtype}.")
-    if written and not x.flags.writeable:
+    if written and not arrays.is_writeable(x):
         raise InvalidValueError(f"{name} is read-only.")
+    if arrays.alignment_matters:
+        _require_alignment(tensor, arrays.address(x), name)
     if x.shape == tensor.extents and _has_strides(x, tensor.steps):
         return x
     low, high = offset_bounds(tensor.extents, tensor.steps)
     if x.ndim == 1 and x.flags.c_contiguous and low == 0 and x.size > high:
         steps = [step * x.itemsize for step in tensor.steps]
-        return np.lib.stride_tricks.as_strided(x, tensor.extents, steps)
+        return arrays.as_strided(x, tensor.extents, steps)
     raise InvalidValueError(
         f"{name} was planned as {tensor}: the array has shape {x.shape} and strides "
         f"{x.strides} bytes."
     )
+
+
+def _owned(arrays: Arrays, array: Any, name: str) -> Array:
+    """The array itself, of the base class; errors name both kinds."""
+    if is_array(array) and arrays.owns(array):
+        return arrays.as_array(array)
+    error = InvalidValueError if is_array(array) else UnsupportedTypeError
+    raise error(f"{name} must be a {arrays.kind}: it is a {kind_of(array)}.")
+
+
+def _require_alignment(tensor: TensorDescriptor, address: int, name: str) -> None:
+    if address % tensor.alignment:
+        raise InvalidValueError(
+            f"{name} was planned with an alignment of {tensor.alignment} bytes: its address is a "
+            f"multiple of {address & -address} bytes."
+        )
 
 
 def _has_strides(x: Array, steps: Sequence[int]) -> bool:
@@ -46,19 +64,23 @@ def _has_strides(x: Array, steps: Sequence[int]) -> bool:
     )
 
 
-def bind_workspace(workspace: Any, required: int) -> Array | None:
+def bind_workspace(arrays: Arrays, workspace: Any, required: int) -> Array | None:
     """The caller's bytes from the first line on; None where the handle's memory is used."""
     if workspace is None:
         return None
     if (
-        not isinstance(workspace, np.ndarray)
+        not is_array(workspace)
+        or not arrays.owns(workspace)
         or not workspace.flags.c_contiguous
-        or not workspace.flags.writeable
+        or not arrays.is_writeable(workspace)
         or workspace.dtype.hasobject
     ):
-        raise InvalidValueError("A workspace is a contiguous, writeable NumPy array of numbers.")
-    memory: Array = workspace.reshape(-1).view(np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT if required else 0
+        raise InvalidValueError(
+            f"A workspace is a contiguous, writeable {arrays.kind} of numbers: it is a "
+            f"{kind_of(workspace)}."
+        )
+    memory = workspace.reshape(-1).view(np.uint8)
+    start = -arrays.address(memory) % ALIGNMENT if required else 0
     if memory.size - start < required:
         raise InsufficientWorkspaceError(
             f"The plan needs {required} bytes of workspace from a multiple of {ALIGNMENT} on; "

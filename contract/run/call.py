@@ -1,13 +1,13 @@
 """A Call: a loaded plan bound to the layouts of the arrays it takes, ready to be repeated.
 
 Arrays that a descriptor cannot express (foreign byte order, strides that are no multiple of
-the item size) are copied on the way in; an output that cannot be written in place (it overlaps
-an input, or is not describable) is computed apart and copied on the way out.
+the item size, on a device also such an address) are copied on the way in; an output that cannot
+be written in place (it overlaps an input, or is not describable) is computed apart and copied on
+the way out.
 """
 
 from collections.abc import Sequence
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,42 +16,40 @@ from contract.compute import is_complex, item_size
 from contract.descriptors import TensorDescriptor
 from contract.errors import InsufficientWorkspaceError, InvalidValueError, UnsupportedTypeError
 from contract.plan import Elementwise, Permute, Plan, Source
-from contract.run.host import LoadedPlan
-from contract.run.host_views import Array
-from contract.run.steps import Scalars
+from contract.run.arrays import Array, Layout, is_describable, require_host_scalar
+from contract.run.executor import Loaded, Scalars
 
-__all__ = ["Call", "check_output_type", "describe", "is_describable", "scalar_in"]
+__all__ = ["Call", "check_output_type", "describe", "scalar_in"]
 
 # A call that needs less is not worth asking the operating system about.
 LARGE_BYTES = 1 << 28
 
 
-def is_describable(dtype: np.dtype[Any], strides: Sequence[int]) -> bool:
-    """Whether strides count whole elements of a type in native byte order."""
-    return dtype.isnative and not any(stride % dtype.itemsize for stride in strides)
-
-
-def describe(
-    shape: tuple[int, ...], strides: Sequence[int], dtype: np.dtype[Any]
-) -> TensorDescriptor:
+def describe(layout: Layout) -> TensorDescriptor:
     """The descriptor of an array; one that must be copied first is described as the copy."""
-    name = dtype.name
-    item_size(name)
-    if not is_describable(dtype, strides):
-        return TensorDescriptor(shape, None, name)
-    return TensorDescriptor(shape, tuple(stride // dtype.itemsize for stride in strides), name)
+    shape, strides, dtype, alignment = layout
+    size = item_size(dtype.name)
+    if not is_describable(layout):
+        return TensorDescriptor(shape, None, dtype.name)
+    return TensorDescriptor(
+        shape, tuple(stride // size for stride in strides), dtype.name, alignment
+    )
 
 
 class Call:
     """One operation on arrays of fixed layouts.
 
-    ``copied`` are the inputs that are copied into column-major order first. ``needed_bytes``
-    is all that a call allocates, ``fresh_bytes`` of it the result, ``more_bytes`` for a copy of
-    C. Copies of operands that are not aligned come on top: a layout does not tell.
+    ``copied`` are the inputs that are copied into column-major order first, as C is where
+    ``copies_addend``; ``apart``: the output cannot be written in place, whatever the operands.
+    ``needed_bytes`` is all that a call allocates, ``fresh_bytes`` of it the result. Copies of
+    operands that are not aligned come on top: a layout does not tell.
     """
 
     __slots__ = (
+        "apart",
+        "arrays",
         "copied",
+        "copies_addend",
         "fresh_bytes",
         "in_place",
         "limit",
@@ -64,20 +62,26 @@ class Call:
 
     def __init__(
         self,
-        loaded: LoadedPlan,
+        loaded: Loaded,
         copied: tuple[int, ...] = (),
         limit: int | None = None,
-        more_bytes: int = 0,
+        out: Layout | None = None,
+        addend: Layout | None = None,
     ) -> None:
         self.loaded = loaded
+        self.arrays = loaded.arrays
         self.copied = copied
+        self.apart = out is not None and not is_describable(out)
+        self.copies_addend = addend is not None and not is_describable(addend)
         self.scalar = np.dtype(loaded.scalar_type)
         self.new_output = loaded.new_output
         slots = loaded.plan.slots
         output = slots[loaded.plan.output].tensor
         self.fresh_bytes = prod(output.extents) * item_size(output.dtype)
         self.limit = limit
-        self.needed_bytes = self.fresh_bytes + loaded.own_bytes + more_bytes
+        self.needed_bytes = self.fresh_bytes + loaded.own_bytes
+        if addend is not None and self.copies_addend:
+            self.needed_bytes += prod(addend.shape) * addend.dtype.itemsize
         self.needed_bytes += loaded.required_workspace + loaded.tile_bytes
         self.needed_bytes += sum(slots[at].bytes for at in copied)
         self.in_place = _in_place(loaded.plan)
@@ -115,11 +119,11 @@ class Call:
             self.scalar_value("gamma", gamma),
         )
         if self.limit is not None:
-            unaligned = sum(x.nbytes for x in inputs if not x.flags.aligned)
+            unaligned = sum(x.nbytes for x in inputs if not self.arrays.is_aligned(x))
             self._check_limit(unaligned and unaligned + self.needed_bytes - self.fresh_bytes)
         inputs = self._described(inputs)
-        if addend is not None and not is_describable(addend.dtype, addend.strides):
-            addend = _native_copy(addend)
+        if addend is not None and self.copies_addend:
+            addend = self.arrays.native_copy(addend)
         if out is not None and not self._must_be_apart(out, inputs, addend):
             self.loaded(inputs, out, addend, scalars, workspace)
             return out
@@ -128,8 +132,7 @@ class Call:
         self.loaded(inputs, output, addend, scalars, workspace)
         if out is None:
             return output
-        with np.errstate(all="ignore"):
-            np.copyto(out, output, casting="unsafe")
+        self.arrays.copy_into(out, output)
         return out
 
     def scalar_value(self, name: str, value: Any) -> Any:
@@ -141,16 +144,29 @@ class Call:
     def _described(self, inputs: Sequence[Array]) -> Sequence[Array]:
         if not self.copied:
             return inputs
-        return [_native_copy(x) if at in self.copied else x for at, x in enumerate(inputs)]
+        copy = self.arrays.native_copy
+        return [copy(x) if at in self.copied else x for at, x in enumerate(inputs)]
 
     def _must_be_apart(self, out: Array, inputs: Sequence[Array], addend: Array | None) -> bool:
         """Whether writing ``out`` piece by piece could change an operand that is still read."""
-        if not out.flags.aligned or not is_describable(out.dtype, out.strides):
+        arrays = self.arrays
+        if self.apart or not arrays.is_aligned(out):
             return True
         for at, x in enumerate(inputs):
-            if np.may_share_memory(out, x) and not (at in self.in_place and _is_same(out, x)):
+            if arrays.may_share(out, x) and not (at in self.in_place and self._is_same(out, x)):
                 return True
-        return addend is not None and np.may_share_memory(out, addend) and not _is_same(out, addend)
+        if addend is None or not arrays.may_share(out, addend):
+            return False
+        return not self._is_same(out, addend)
+
+    def _is_same(self, one: Array, other: Array) -> bool:
+        address = self.arrays.address
+        return (address(one), one.strides, one.shape, one.dtype) == (
+            address(other),
+            other.strides,
+            other.shape,
+            other.dtype,
+        )
 
     def _check_limit(self, needed: int) -> None:
         if self.limit is not None and needed > self.limit:
@@ -160,7 +176,7 @@ class Call:
             )
 
     def _check_memory(self) -> None:
-        free = _available_bytes()
+        free = self.arrays.available_bytes()
         if free is not None and self.needed_bytes > free:
             raise InsufficientWorkspaceError(
                 f"The call needs {self.needed_bytes} bytes for its result and workspace; "
@@ -170,6 +186,7 @@ class Call:
 
 def scalar_in(dtype: np.dtype[Any], name: str, value: Any) -> Any:
     """The scalar ``value`` as ``dtype``; errors name the rule and the value."""
+    require_host_scalar(name, value)
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in "biufcO" or value is None:
         raise InvalidValueError(f"{name} must be a scalar number: it is {value!r}.")
@@ -218,29 +235,3 @@ def _in_place(plan: Plan) -> frozenset[int]:
     return frozenset(
         source.view.slot for source in sources if source.view.strides == only.target.strides
     )
-
-
-def _is_same(one: Array, other: Array) -> bool:
-    return (one.ctypes.data, one.strides, one.shape, one.dtype) == (
-        other.ctypes.data,
-        other.strides,
-        other.shape,
-        other.dtype,
-    )
-
-
-def _native_copy(x: Array) -> Array:
-    return np.array(x, dtype=x.dtype.newbyteorder("="), order="F")
-
-
-def _available_bytes() -> int | None:
-    """Memory that can be had without swapping; None where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        name, _, rest = line.partition(":")
-        if name == "MemAvailable":
-            return int(rest.split()[0]) * 1024
-    return None

@@ -9,8 +9,12 @@ import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
 
 from contract.descriptors import TensorDescriptor
+from contract.heuristics import HOST
 from contract.layout import offset_bounds, packed_strides, span
 from contract.plan import Elementwise, Gemm, Gett, Kind, Permute, Plan, Reduce, Slot, Step
+from contract.run.arrays import Arrays
+from contract.run.executor import Loaded
+from contract.run.host_arrays import HostArrays
 from contract.run.host_elementwise import prepare_elementwise, prepare_permute
 from contract.run.host_kernels import SMALL_ELEMENTS, HostKernels, strided_view
 from contract.run.host_panels import prepare_panels
@@ -34,8 +38,8 @@ __all__ = ["HostExecutor", "LoadedPlan"]
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedPlan:
-    """A plan ready to run: one function for each step, and the memory they need.
+class LoadedPlan(Loaded):
+    """A plan ready to run on the host: one function for each step, and the memory they need.
 
     ``required_workspace`` (bytes) holds temporaries and packed panels; a caller may give it.
     Tiles of elementwise steps, ``tile_bytes``, are the handle's; small steps and NumPy's loops
@@ -45,6 +49,7 @@ class LoadedPlan:
     """
 
     plan: Plan
+    arrays: Arrays
     runs: tuple[Run, ...]
     addend_only: Run | None
     temporaries: tuple[Callable[[Array], Array], ...]
@@ -56,24 +61,6 @@ class LoadedPlan:
     new_output: Callable[[], Array]
     product: Callable[[Sequence[Array]], Array] | None
 
-    @property
-    def scalar_type(self) -> str:
-        """The data type of alpha, beta and gamma."""
-        return self.plan.operation.rule.scalar
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of all steps."""
-        return self.plan.flops
-
-    @property
-    def moved_bytes(self) -> int:
-        """Bytes read and written by all steps."""
-        return self.plan.moved_bytes
-
-    def __str__(self) -> str:
-        return str(self.plan)
-
     def __call__(
         self,
         inputs: Sequence[Array],
@@ -82,10 +69,6 @@ class LoadedPlan:
         scalars: Scalars,
         workspace: Array | None = None,
     ) -> None:
-        """Run every step; with alpha = 0 a product or a reduction reads no input.
-
-        ``workspace`` are bytes that start at a line; None: the handle's memory.
-        """
         slots = [*inputs, output]
         if self.reads_addend:
             slots.append(output if addend is None else addend)
@@ -115,6 +98,9 @@ class LoadedPlan:
 class HostExecutor:
     """Prepares plans for the CPU; owns the kernels, the threads and the memory they use."""
 
+    arrays = HostArrays()
+    machine = HOST
+
     def __init__(self, kernels: str = "auto", threads: int = 0) -> None:
         self.workers = Workers(threads or None)
         self.pool = MemoryPool()
@@ -142,6 +128,7 @@ class HostExecutor:
         panels = max((each.workspace for each in every), default=0)
         return LoadedPlan(
             plan,
+            self.arrays,
             tuple(each.run for each in steps),
             None if instead is None else instead.run,
             tuple(

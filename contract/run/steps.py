@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from contract.run.executor import Scalars
 from contract.run.host_views import Array
 from contract.run.memory import Cutter
 from contract.run.workers import Workers
 
 __all__ = ["Memory", "Prepared", "Run", "Scalars", "share"]
-
-Scalars = tuple[Any, Any, Any]  # alpha, beta, gamma
 
 
 class Memory(NamedTuple):

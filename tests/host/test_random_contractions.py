@@ -231,10 +231,12 @@ def every_candidate(
     handle: ct.Handle, text: str, operands: list[np.ndarray], c: np.ndarray | None
 ) -> "list[np.ndarray]":
     """The result of every plan the planner considered, each in a fresh array."""
-    from contract.request import Options, layout_of, operation_for
+    from contract.request import Options, operation_for
 
-    layouts = [layout_of(x) for x in operands]
-    operation = operation_for(text, layouts, Options(), None, None if c is None else layout_of(c))
+    arrays = handle.arrays
+    layouts = [arrays.layout(x) for x in operands]
+    addend = None if c is None else arrays.layout(c)
+    operation = operation_for(arrays, text, layouts, Options(), None, addend)
     results = []
     for loaded in handle.candidates(operation, ct.PlanPreference()):
         output = loaded.new_output()

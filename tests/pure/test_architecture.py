@@ -22,9 +22,12 @@ LEVELS = (
     {"planner"},
     {"kernels.call", "kernels.configurations", "kernels.names"},
     {"kernels.loops"},
-    {"kernels.elementwise", "kernels.gett_tiles", "kernels.reduce"},
+    {"kernels.blas", "kernels.elementwise", "kernels.gett_tiles", "kernels.reduce"},
     {"kernels.gett"},
-    {"run.explain", "run.workers", "run.blas_threads", "run.host_views"},
+    {"kernels.lower"},
+    {"run.explain", "run.workers", "run.blas_threads", "run.host_views", "run.cupy_module"},
+    {"run.arrays"},
+    {"run.executor", "run.host_arrays", "run.device_arrays"},
     {"run.memory", "run.host_operators", "run.host_kernels", "run.numba_tools"},
     {"run.steps", "run.numpy_kernels", "run.numba_rows", "run.numba_copies"},
     {"run.numba_reductions"},
@@ -32,7 +35,7 @@ LEVELS = (
     {"run.kernel_families", "run.host_finish", "run.host_panels"},
     {"run.host_elementwise", "run.host_reductions"},
     {"run.host_products"},
-    {"run.host"},
+    {"run.host", "run.device"},
     {"run.call", "run.binding"},
     {"handle"},
     {"request"},
@@ -44,7 +47,7 @@ LEVELS = (
     {"__main__"},
 )
 ARRAY_LIBRARIES = {"numpy", "cupy", "numba", "torch", "jax"}
-PLANNING = set().union(*LEVELS[:12])
+PLANNING = set().union(*LEVELS[:14])
 
 
 def modules() -> dict[str, Path]:
@@ -100,6 +103,11 @@ def test_imports_go_one_way(module: str) -> None:
 def test_no_array_library_below_the_runners(module: str) -> None:
     roots = {name.split(".")[0] for name in imports(modules()[module])}
     assert not roots & ARRAY_LIBRARIES
+
+
+def test_one_module_imports_cupy() -> None:
+    users = {name for name, path in modules().items() if "cupy" in imports(path)}
+    assert users == {"run.cupy_module"}
 
 
 def test_only_the_order_imports_opt_einsum() -> None:

@@ -189,3 +189,15 @@ def test_buffers_alive_together_do_not_overlap(raw: list[tuple[int, int, int]]) 
 def test_buffers_share_memory_when_their_lives_do_not_meet() -> None:
     _, size = place([Lifetime(1000, 0, 1), Lifetime(1000, 2, 3), Lifetime(500, 1, 2)])
     assert size < 2000
+
+
+def test_an_alignment_is_a_power_of_two_and_part_of_the_descriptor() -> None:
+    plain = TensorDescriptor((3,), dtype="float32")
+    assert plain == TensorDescriptor((3,), dtype="float32", alignment=4)
+    assert str(plain) == "float32[3]:[1]"
+    wide = TensorDescriptor((3,), dtype="float32", alignment=16)
+    assert wide != plain
+    assert str(wide) == "float32[3]:[1]@16"
+    for alignment in (3, -4, 2.0, None, "16"):
+        with pytest.raises(InvalidValueError, match="power of two"):
+            TensorDescriptor((3,), dtype="float32", alignment=alignment)  # type: ignore[arg-type]

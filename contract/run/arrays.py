@@ -1,0 +1,144 @@
+"""What the verbs need to know of arrays: the seam between NumPy on the host and CuPy on a GPU."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from contract.errors import InvalidValueError
+from contract.run.cupy_module import cupy_of
+
+__all__ = [
+    "Array",
+    "Arrays",
+    "Layout",
+    "is_array",
+    "is_describable",
+    "kind_of",
+    "require_host_scalar",
+    "require_one_kind",
+]
+
+Array = Any  # a numpy.ndarray or a cupy.ndarray: what comes in decides what goes out
+
+
+class Layout(NamedTuple):
+    """All that planning has to know of an array; strides and alignment in bytes."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    alignment: int
+
+
+class Arrays(Protocol):
+    """One kind of arrays in one memory: NumPy's, or CuPy's on one device.
+
+    ``kind`` is what messages call one of them, ``types`` are the names of their data types.
+    ``alignment_matters``: whether kernels rely on the alignment that descriptors state.
+    ``default_casting`` is the rule by which einsum converts operands to ``dtype``.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def types(self) -> frozenset[str]: ...
+    @property
+    def alignment_matters(self) -> bool: ...
+    @property
+    def default_casting(self) -> str: ...
+
+    def owns(self, x: Any) -> bool:
+        """Whether ``as_array`` takes ``x``."""
+
+    def as_array(self, x: Any) -> Array:
+        """``x`` as an array of the base class."""
+
+    def layouts(self, arrays: Sequence[Any]) -> list[Any] | None:
+        """The layouts of all arrays in a row, as part of a key.
+
+        None if one of them is no plain array of this kind, or where another device is current.
+        """
+
+    def flat(self, layouts: Sequence[Layout]) -> list[Any]:
+        """What ``layouts`` gives for arrays that have these."""
+
+    def layout(self, x: Array) -> Layout:
+        """Shape, strides, type and alignment."""
+
+    def new_alignment(self, dtype: np.dtype[Any]) -> int:
+        """The alignment that new arrays have, in bytes, as a Layout counts it."""
+
+    def address(self, x: Array) -> int:
+        """Where the first element lies."""
+
+    def is_aligned(self, x: Array) -> bool:
+        """Whether elements can be accessed where they lie."""
+
+    def is_writeable(self, x: Array) -> bool:
+        """Whether elements may be changed."""
+
+    def may_share(self, one: Array, other: Array) -> bool:
+        """Whether the ranges of addresses of two arrays overlap."""
+
+    def as_strided(self, x: Array, shape: Sequence[int], strides: Sequence[int]) -> Array:
+        """The memory of ``x`` from its first element on, with other extents and byte strides."""
+
+    def native_copy(self, x: Array) -> Array:
+        """A column-major copy that a descriptor can express."""
+
+    def copy_into(self, target: Array, source: Array) -> None:
+        """target = source, converted and broadcast; they share no memory."""
+
+    def available_bytes(self) -> int | None:
+        """Memory that can be had; None where the system does not say."""
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        """The time in which the device and the stream are current; None: the current stream."""
+
+
+def is_array(x: Any) -> bool:
+    """Whether ``x`` is an array of any kind."""
+    return isinstance(x, np.ndarray) or cupy_of(x) is not None
+
+
+def kind_of(x: Any) -> str:
+    """What messages call ``x``."""
+    if cupy_of(x) is not None:
+        return f"CuPy array on device {x.data.device_id}"
+    return "NumPy array" if isinstance(x, np.ndarray) else type(x).__name__
+
+
+def is_describable(layout: Layout) -> bool:
+    """Whether a descriptor can express the array: native bytes, whole elements apart."""
+    _, strides, dtype, alignment = layout
+    size = dtype.itemsize
+    return dtype.isnative and not alignment % size and not any(step % size for step in strides)
+
+
+def require_one_kind(arrays: Arrays, named: Sequence[tuple[str, Any]]) -> None:
+    """InvalidValueError unless every array is of this kind; the names are for the message."""
+    strangers = [(name, x) for name, x in named if not arrays.owns(x)]
+    if not strangers:
+        return
+    name, x = strangers[0]
+    fitting = [(each, y) for each, y in named if is_array(y) and arrays.owns(y)]
+    if not fitting:
+        raise InvalidValueError(
+            f"A handle takes arrays of its own kind, here {arrays.kind}s: {name} is a {kind_of(x)}."
+        )
+    known, y = fitting[0]
+    raise InvalidValueError(
+        f"All arrays of a call are of one kind and on one device: {known} is a {kind_of(y)}, "
+        f"{name} is a {kind_of(x)}."
+    )
+
+
+def require_host_scalar(name: str, value: Any) -> None:
+    """InvalidValueError for a scalar on a device: to read it, the host would have to wait."""
+    if cupy_of(value) is not None:
+        raise InvalidValueError(
+            f"{name} must be a number on the host: it is a {kind_of(value)}, and reading it "
+            "would synchronise with the device."
+        )

@@ -1,0 +1,96 @@
+"""Arrays on the host: NumPy's, and whatever numpy.asarray takes."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from contract.compute import DATA_TYPES
+from contract.errors import InvalidValueError
+from contract.run.arrays import Array, Layout
+from contract.run.cupy_module import cupy_of
+
+__all__ = ["HostArrays"]
+
+NOTHING_TO_DO = nullcontext()
+
+
+class HostArrays:
+    """NumPy arrays; the methods are those of ``Arrays``.
+
+    The alignment of a layout is the item size, whatever the address: the host's kernels read
+    elements wherever they lie, and keys of calls do not hold addresses.
+    """
+
+    kind = "NumPy array"
+    types = DATA_TYPES
+    alignment_matters = False
+    default_casting = "safe"  # numpy.einsum's
+
+    def owns(self, x: Any) -> bool:
+        return type(x) is np.ndarray or cupy_of(x) is None
+
+    def as_array(self, x: Any) -> Array:
+        if type(x) is np.ndarray:
+            return x
+        try:
+            return np.asarray(x)
+        except ValueError as error:  # nested sequences of different lengths
+            raise InvalidValueError(f"An operand is an array: {error}") from None
+
+    def layouts(self, arrays: Sequence[Any]) -> list[Any] | None:
+        layouts: list[Any] = []
+        for x in arrays:
+            if type(x) is not np.ndarray:
+                return None
+            layouts += (x.shape, x.strides, x.dtype)
+        return layouts
+
+    def flat(self, layouts: Sequence[Layout]) -> list[Any]:
+        return [part for layout in layouts for part in layout[:3]]
+
+    def layout(self, x: Array) -> Layout:
+        return Layout(x.shape, x.strides, x.dtype, x.dtype.itemsize)
+
+    def new_alignment(self, dtype: np.dtype[Any]) -> int:
+        return dtype.itemsize
+
+    def address(self, x: Array) -> int:
+        return int(x.ctypes.data)
+
+    def is_aligned(self, x: Array) -> bool:
+        return bool(x.flags.aligned)
+
+    def is_writeable(self, x: Array) -> bool:
+        return bool(x.flags.writeable)
+
+    def may_share(self, one: Array, other: Array) -> bool:
+        return np.may_share_memory(one, other)
+
+    def as_strided(self, x: Array, shape: Sequence[int], strides: Sequence[int]) -> Array:
+        return np.lib.stride_tricks.as_strided(x, shape, strides)
+
+    def native_copy(self, x: Array) -> Array:
+        return np.array(x, dtype=x.dtype.newbyteorder("="), order="F")
+
+    def copy_into(self, target: Array, source: Array) -> None:
+        with np.errstate(all="ignore"):
+            np.copyto(target, source, casting="unsafe")
+
+    def available_bytes(self) -> int | None:
+        try:
+            lines = Path("/proc/meminfo").read_text().splitlines()
+        except OSError:
+            return None
+        for line in lines:
+            name, _, rest = line.partition(":")
+            if name == "MemAvailable":
+                return int(rest.split()[0]) * 1024
+        return None
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        if stream is not None:
+            raise InvalidValueError(f"The host has no streams: stream is {stream!r}.")
+        return NOTHING_TO_DO
