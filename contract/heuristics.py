@@ -45,6 +45,7 @@ class Machine:
     shared_product: int  # multiply-adds below which BLAS gains nothing from its threads
     idle_factor: float  # what a lone block of such products costs, the other threads idle
     uneven_blocks: float  # blocks lost, in effect, where threads share few of them
+    blas_adds: bool  # whether BLAS adds beta * C where C lies as D does
 
     def flops(self, dtype: str) -> float:
         """Floating-point operations per second of matrix products in ``dtype``."""
@@ -110,6 +111,7 @@ HOST = Machine(
     shared_product=1 << 22,
     idle_factor=1.7,
     uneven_blocks=2.0,
+    blas_adds=False,  # NumPy's matmul does not
 )
 
 
@@ -133,6 +135,7 @@ def _gpu(blas: Rates, loops: Rates, bandwidth: float, cache: int) -> Machine:
         shared_product=0,
         idle_factor=1.0,
         uneven_blocks=0.0,
+        blas_adds=True,
     )
 
 

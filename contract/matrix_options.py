@@ -18,6 +18,7 @@ from contract.plan import Elementwise, Gemm, Kind, Loop, Permute, Product, Scala
 from contract.products import (
     STRIDE_A,
     STRIDE_B,
+    STRIDE_C,
     STRIDE_D,
     Option,
     ProductProblem,
@@ -41,6 +42,8 @@ def gemm_options(
     """Products whose strides BLAS takes; further loops of m and n enumerate products."""
     k = [loop for loop in loops if loop.kind is Kind.K]
     if len(k) > 1 or not _all_direct(problem) or not is_blas_type(problem.dtype):
+        return
+    if problem.c is not None and not (machine.blas_adds and _lies_like_d(problem, loops)):
         return
     for m, n in combinations(_rows(loops, Kind.M), _rows(loops, Kind.N)):
         chosen = (*m, *n, *k)
@@ -71,11 +74,16 @@ def _why_gemm(batch: tuple[Loop, ...]) -> str:
 
 def _all_direct(problem: ProductProblem) -> bool:
     return (
-        problem.c is None
-        and is_direct(problem.a, problem.dtype)
+        is_direct(problem.a, problem.dtype)
         and is_direct(problem.b, problem.dtype)
         and problem.d.dtype == problem.dtype
     )
+
+
+def _lies_like_d(problem: ProductProblem, loops: tuple[Loop, ...]) -> bool:
+    """Whether C has D's type and strides: it may be D, or is copied there first."""
+    c = problem.c
+    return c is not None and is_direct(c, problem.dtype) and all(x.c == x.d for x in loops)
 
 
 def _is_gemm(m: Sequence[Loop], n: Sequence[Loop], k: Sequence[Loop]) -> bool:
@@ -95,7 +103,7 @@ def gemm_seconds(step: Product, machine: Machine) -> float:
     m, n, k = step.extent(Kind.M), step.extent(Kind.N), step.extent(Kind.K)
     count = step.extent(Kind.BATCH)
     seconds = machine.call + machine.product_seconds(count, m, n, k, step.dtype)
-    for stride in (STRIDE_A, STRIDE_B, STRIDE_D):
+    for stride in (STRIDE_A, STRIDE_B, STRIDE_D, *[STRIDE_C] * (step.c is not None)):
         own = [loop for loop in step.loops if stride(loop)]
         seconds += machine.stream_seconds(extent_of(own), run_length(own, stride), step.dtype)
     return seconds

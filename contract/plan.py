@@ -215,6 +215,7 @@ class Gemm(Product):
     """A product that BLAS does on the operands where they lie: one row each of m, n and k.
 
     Rows of kind l enumerate matrix products; an operand without the mode has stride 0 there.
+    C, where it is added, has D's type and strides, and no operator.
     """
 
 

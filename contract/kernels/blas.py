@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from contract.compute import item_size
 from contract.kernels.call import BlasCall, MatrixLayout, Memory, Pointer
-from contract.plan import Gemm, Kind, Loop, Plan
+from contract.plan import Gemm, Kind, Loop, Scalar
 from contract.products import STRIDE_A, STRIDE_B, STRIDE_D, Stride, extent_of, first_stride
 
 __all__ = ["blas_calls"]
@@ -16,7 +16,7 @@ MOST_CALLS = 8  # more products than one call enumerates are left to our own ker
 _COMPUTE = {"float32": "32F", "complex64": "32F", "float64": "64F", "complex128": "64F"}
 
 
-def blas_calls(plan: Plan, step: Gemm) -> tuple[BlasCall, ...] | None:
+def blas_calls(step: Gemm) -> tuple[BlasCall, ...] | None:
     """One call for each index of the loops that a strided batch does not cover.
 
     None where cuBLAS does not take the step: extents or strides beyond 32 bits, too many loops.
@@ -80,4 +80,6 @@ def _call(
     step: Gemm, sizes: tuple[int, int, int], layouts: Sequence[MatrixLayout], batch: int
 ) -> BlasCall:
     a, b, d = layouts
-    return BlasCall(*sizes, a, b, d, batch, step.dtype, _COMPUTE[step.dtype], step.scaled)
+    alpha = Scalar.ALPHA if step.scaled else None
+    beta = None if step.c is None else Scalar.BETA
+    return BlasCall(*sizes, a, b, d, batch, step.dtype, _COMPUTE[step.dtype], alpha, beta)

@@ -68,7 +68,8 @@ class KernelCall:
     """One launch: ``headers`` and ``stub`` make the source, ``entry`` is in the stub.
 
     ``reason`` says why this configuration is legal and was chosen. ``scratch`` bytes of workspace
-    beside the plan's are alive during the step.
+    beside the plan's are alive during the step. Where the two slots of ``unless_same`` are the
+    same memory there is nothing to do.
     """
 
     headers: tuple[str, ...]
@@ -80,6 +81,7 @@ class KernelCall:
     reason: str
     shared: int = 0
     scratch: int = 0
+    unless_same: tuple[int, int] | None = None
 
     @property
     def source(self) -> str:
@@ -99,10 +101,10 @@ class MatrixLayout:
 
 @dataclass(frozen=True, slots=True)
 class BlasCall:
-    """D = [alpha] op(A) op(B) for ``batch`` matrices of ``dtype``, by cuBLAS.
+    """D = alpha op(A) op(B) + beta D for ``batch`` matrices of ``dtype``, by cuBLAS.
 
     op(A) is m x k, op(B) is k x n. ``compute`` names cuBLAS's type of products and sums, which
-    is never less than the plan promises. ``scaled`` says whether alpha belongs to this product.
+    is never less than the plan promises. Without a scalar alpha is 1 and beta is 0.
     """
 
     m: int
@@ -114,7 +116,8 @@ class BlasCall:
     batch: int
     dtype: str
     compute: str
-    scaled: bool
+    alpha: Scalar | None = None
+    beta: Scalar | None = None
 
 
 DeviceCall = KernelCall | BlasCall

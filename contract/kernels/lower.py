@@ -1,14 +1,26 @@
 """Steps -> launches: what each step of a plan becomes on a GPU."""
 
+from dataclasses import replace
 from typing import assert_never
 
 from contract.kernels.blas import blas_calls
-from contract.kernels.call import DeviceCall
+from contract.kernels.call import DeviceCall, KernelCall
 from contract.kernels.configurations import Architecture
 from contract.kernels.elementwise import elementwise_calls
 from contract.kernels.gett import gett_calls
 from contract.kernels.reduce import reduce_calls
-from contract.plan import Elementwise, Gemm, Gett, Permute, Plan, Reduce, Step
+from contract.plan import (
+    Elementwise,
+    Gemm,
+    Gett,
+    Kind,
+    Permute,
+    Plan,
+    Reduce,
+    Source,
+    Step,
+    View,
+)
 
 __all__ = ["lower"]
 
@@ -17,8 +29,10 @@ def lower(plan: Plan, step: Step, architecture: Architecture) -> tuple[DeviceCal
     """The launches that do one step, in order; none where there is nothing to write."""
     match step:
         case Gemm():
-            found = blas_calls(plan, step)
-            return gett_calls(plan, step, architecture) if found is None else found
+            found = blas_calls(step)
+            if found is None:
+                return gett_calls(plan, step, architecture)
+            return (*_addend_in_place(plan, step, architecture), *found)
         case Gett():
             return gett_calls(plan, step, architecture)
         case Permute() | Elementwise():
@@ -26,3 +40,20 @@ def lower(plan: Plan, step: Step, architecture: Architecture) -> tuple[DeviceCal
         case Reduce():
             return reduce_calls(plan, step, architecture)
     assert_never(step)
+
+
+def _addend_in_place(plan: Plan, step: Gemm, architecture: Architecture) -> list[KernelCall]:
+    """C copied to where D lies, for cuBLAS adds to what is there; nothing where C is D."""
+    if step.c is None:
+        return []
+    own = [loop for loop in step.loops if loop.kind is not Kind.K]
+    strides = tuple(loop.d for loop in own)
+    copy = Permute(
+        Source(View(step.c, strides)),
+        View(step.d, strides),
+        tuple(loop.extent for loop in own),
+        tuple(range(len(own))),
+        step.dtype,
+    )
+    calls = elementwise_calls(plan, copy, architecture)
+    return [replace(call, unless_same=(step.c, step.d)) for call in calls]

@@ -28,7 +28,7 @@ from contract.kernels.call import (
 from contract.kernels.configurations import architecture_of
 from contract.kernels.lower import lower
 from contract.layout import offset_bounds, packed_strides, span
-from contract.plan import Plan, Step
+from contract.plan import Plan, Scalar, Step
 from contract.run.arrays import Array
 from contract.run.device_arrays import DeviceArrays
 from contract.run.executor import Loaded, Scalars
@@ -177,8 +177,11 @@ def _kernel_launch(call: KernelCall, kernel: Any) -> Launch:
     arguments, grid, block, shared = call.arguments, call.grid, call.block, call.shared
     template, kind = _with_ones(call), np.dtype(f"V{len(arguments.data)}")
     runs, fields, ndarray = _runs(arguments.pointers), arguments.scalars, np.ndarray
+    same = call.unless_same
 
     def launch(addresses: Addresses, scalars: Scalars) -> None:
+        if same is not None and addresses[same[0]] == addresses[same[1]]:
+            return
         data = bytearray(template)
         for pack, at, pick in runs:
             pack(data, at, *pick(addresses))
@@ -265,15 +268,20 @@ class _Blas:
         sizes = operation[a.transposed], operation[b.transposed], call.m, call.n, call.k
         dtype = np.dtype(call.dtype)
         one, zero = np.ones(1, dtype), np.zeros(1, dtype)
+
+        def factor(scalar: Scalar | None, scalars: Scalars, default: Array) -> Array:
+            if scalar is None:
+                return default
+            value = scalars[scalar.value]
+            return one if type(value) is int and value == 1 else np.array([value], dtype)
+
         pick = _picker([each.pointer for each in (a, b, d)])
         handle, algorithm, lock = self._handle, cublas.CUBLAS_GEMM_DEFAULT, self._lock
 
         def launch(addresses: Addresses, scalars: Scalars) -> None:
-            alpha = one
-            if call.scaled and not (type(scalars[0]) is int and scalars[0] == 1):
-                alpha = np.array([scalars[0]], dtype)
+            alpha, beta = factor(call.alpha, scalars, one), factor(call.beta, scalars, zero)
             x, y, z = pick(addresses)
-            factors = alpha.ctypes.data, zero.ctypes.data
+            factors = alpha.ctypes.data, beta.ctypes.data
             with lock:
                 if call.batch == 1:
                     cublas.gemmEx(

@@ -77,6 +77,23 @@ def test_the_compute_type_is_never_less_than_the_data(dtype: str) -> None:
     assert call.compute == ("64F" if dtype in ("float64", "complex128") else "32F")
 
 
+def test_cublas_adds_to_a_copy_of_c_or_to_c_itself() -> None:
+    d, a, b = (
+        ct.Operand(ct.TensorDescriptor(extents, None, "float64", 16), modes)
+        for extents, modes in (((30, 40), "ij"), ((30, 50), "ik"), ((50, 40), "kj"))
+    )
+    preference = ct.PlanPreference(algo=ct.Algo.GEMM)
+    plan = make_plan(ct.Contraction((a, b), d, d), preference, gpu(90))
+    copy, product = calls(plan)
+    assert isinstance(copy, KernelCall)
+    assert isinstance(product, BlasCall)
+    assert copy.unless_same == (plan.addend, plan.output)
+    assert (product.alpha, product.beta) == (Scalar.ALPHA, Scalar.BETA)
+    turned = ct.Operand(ct.TensorDescriptor((40, 30), None, "float64", 16), "ji")
+    with pytest.raises(ct.NotSupportedError, match="GEMM"):
+        make_plan(ct.Contraction((a, b), d, turned), preference, gpu(90))
+
+
 def test_strides_beyond_32_bits_go_to_our_kernel() -> None:
     far = (1, 1 << 31)
     plan = planned("ik,kj->ij", {"i": 3, "j": 4, "k": 5}, algo=ct.Algo.GEMM, strides={"ik": far})
