@@ -41,7 +41,8 @@ def einsum(
     transposed or its diagonal taken), or ``out``. Products of more than two operands are always
     ordered; ``optimize`` chooses how, as NumPy or opt_einsum take it. ``casting`` is the rule by
     which operands become ``dtype``: "safe" if not given, as NumPy has it; for CuPy arrays
-    "unsafe", as CuPy has it, and their results of rank 0 are arrays. ``stream`` is ``contract``'s.
+    "unsafe", as CuPy has it, their results of rank 0 are arrays, and what is no array beside them
+    is copied to their device. ``stream`` is ``contract``'s.
 
     Raises ValueError for notation and shapes, TypeError for types and casts, as NumPy does.
     Source: numpy.einsum, cupy.einsum.
@@ -76,7 +77,7 @@ def _einsum(
     written, given = _arguments(operands)
     if out is not None and not is_array(out):
         raise UnsupportedTypeError("keyword parameter out must be an array for einsum")
-    arrays = arrays_of(kind, given, out)
+    arrays = arrays_of(kind, [kind.from_host(x) for x in given], out)
     path = _path(optimize, len(arrays))
     layout, rule = _order(order), _casting(kind.default_casting if casting is None else casting)
     wanted = None if dtype is None else np.dtype(dtype)

@@ -55,6 +55,9 @@ class Arrays(Protocol):
     def as_array(self, x: Any) -> Array:
         """``x`` as an array of the base class."""
 
+    def from_host(self, x: Any) -> Any:
+        """What einsum does with an operand that is no array on a device: this kind of array."""
+
     def layouts(self, arrays: Sequence[Any]) -> list[Any] | None:
         """The layouts of all arrays in a row, as part of a key.
 

@@ -46,6 +46,9 @@ class DeviceArrays:
     def as_array(self, x: Any) -> Array:
         return x if type(x) is self._plain else self._strided(x, x.shape, x.strides, x.dtype)
 
+    def from_host(self, x: Any) -> Any:
+        return x if isinstance(x, self._plain) else self._cupy.asarray(x)
+
     def layouts(self, arrays: Sequence[Any]) -> list[Any] | None:
         plain, device = self._plain, self.device
         if self._current_device() != device:

@@ -40,6 +40,9 @@ class HostArrays:
         except ValueError as error:  # nested sequences of different lengths
             raise InvalidValueError(f"An operand is an array: {error}") from None
 
+    def from_host(self, x: Any) -> Any:
+        return x
+
     def layouts(self, arrays: Sequence[Any]) -> list[Any] | None:
         layouts: list[Any] = []
         for x in arrays:

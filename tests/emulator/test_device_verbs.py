@@ -174,6 +174,14 @@ def test_einsum_narrows_as_cupy_does_unless_told_otherwise(cupy: Any) -> None:
         ct.einsum("ij->i", x, dtype="float32", casting="safe")
 
 
+def test_einsum_copies_what_is_no_array_to_the_device_as_cupy_does(cupy: Any) -> None:
+    x = cupy.asarray(A)
+    for other, plain in ((B, B), (B.tolist(), B), (B.astype("f4"), B.astype("f4"))):
+        np.testing.assert_allclose(ct.einsum("ij,jk->ik", x, other).get(), A @ plain)
+    np.testing.assert_allclose(ct.einsum("ij,->ij", x, 2.0).get(), 2 * A)
+    np.testing.assert_allclose(ct.einsum([[1.0, 2, 3]], [0, 1], x, [1, 2]).get(), [[1, 2, 3]] @ A)
+
+
 def test_einsum_path_plans_for_the_device(cupy: Any) -> None:
     path, table = ct.einsum_path("ij,jk,k->i", *map(cupy.asarray, (A, B, B[0])))
     assert path == ["einsum_path", *path[1:]]
