@@ -1,4 +1,4 @@
-"""Fixtures every test shares: a seeded generator, and a handle for each family of kernels."""
+"""What every test shares: a seeded generator, a handle for each family of kernels, --device."""
 
 import zlib
 from collections.abc import Iterator
@@ -7,6 +7,15 @@ import numpy as np
 import pytest
 
 from contract import Handle
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Where the corpus runs."""
+    parser.addoption(
+        "--device",
+        choices=("host", "emulated", "gpu", "all"),
+        help="where tests/corpus runs: host, emulated, gpu or all (default: host and emulated)",
+    )
 
 
 @pytest.fixture

@@ -8,13 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-UNIT_ROUNDOFF = {
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-    "float32": 2.0**-24,
-    "float64": 2.0**-53,
-    "complex64": 2.0**-24,
-    "complex128": 2.0**-53,
+BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53, "complex64": 24,
+        "complex128": 53}  # fmt: skip
+UNIT_ROUNDOFF = {dtype: 2.0**-bits for dtype, bits in BITS.items()}
+# What an input may be rounded to, and in what sums are kept at least.
+INPUT_BITS = {"TF32": 11, "16F": 11, "16BF": 8, "3XTF32": 21, "4X16F": 22, "9X16BF": 24, "32F": 24}
+SUM_BITS = {"64F": 53, "8XINT8": 53}
+# Below, numbers are a few multiples of the smallest one; a GPU's 32-bit units flush them to zero.
+SMALLEST = {
+    "float16": 2.0**-24,
+    "bfloat16": 2.0**-126,
+    "float32": 2.0**-126,
+    "complex64": 2.0**-126,
 }
 ACCUMULATOR = {"float16": "float32", "bfloat16": "float32"}
 
@@ -67,6 +72,11 @@ UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
+def wide(x: np.ndarray) -> np.ndarray:
+    """The same numbers in extended precision."""
+    return x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble)
+
+
 def extents_of(terms: Sequence[str], operands: Sequence[np.ndarray]) -> dict[str, int]:
     """The extent of each label; extent 1 broadcasts."""
     extents: dict[str, int] = {}
@@ -96,11 +106,9 @@ def products(
     terms: Sequence[str], output: str, operands: Sequence[np.ndarray], absolute: bool = False
 ) -> np.ndarray:
     """The same by numpy.einsum in extended precision (of absolute values if asked)."""
-    wide = [x.astype(np.clongdouble if np.iscomplexobj(x) else np.longdouble) for x in operands]
-    if absolute:
-        wide = [np.abs(x) for x in wide]
+    exact = [np.abs(wide(x)) if absolute else wide(x) for x in operands]
     distinct = "".join(dict.fromkeys(output))
-    found = np.asarray(np.einsum(f"{','.join(terms)}->{distinct}", *wide))
+    found = np.asarray(np.einsum(f"{','.join(terms)}->{distinct}", *exact))
     return found if distinct == output else spread(found, distinct, output)
 
 
@@ -112,6 +120,37 @@ def spread(values: np.ndarray, labels: str, output: str) -> np.ndarray:
         at = dict(zip(labels, index, strict=True))
         result[tuple(at[x] for x in output)] = values[index]
     return result
+
+
+def roundoffs(dtype: str, compute: str | None = None) -> tuple[float, float]:
+    """u_in and u_sum of a compute type; 16-bit data under 32F is summed in 24 bits."""
+    own = BITS[dtype]
+    if compute is None:
+        compute = "64F" if own == 53 else "32F"
+    u_in = 2.0 ** -INPUT_BITS[compute] if INPUT_BITS.get(compute, own) < own else 0.0
+    return u_in, 2.0 ** -SUM_BITS.get(compute, 24)
+
+
+def assert_bounded(
+    found: np.ndarray,
+    wanted: np.ndarray,
+    magnitude: np.ndarray,
+    terms: float,
+    u: tuple[float, float],
+    added: np.ndarray | float = 0.0,
+) -> None:
+    """|D - ref| <= (2 u_in + (k + 2) u_sum) magnitude + 2 u_sum added + 2 u_out |ref|.
+
+    ``magnitude`` is the sum of absolute values of the k summed ``terms``, ``added`` is |beta C|,
+    ``u`` are u_in and u_sum; complex numbers add a factor 4.
+    """
+    assert found.shape == wanted.shape
+    factor = 4 if found.dtype.kind == "c" else 1
+    bound = (2 * u[0] + (terms + 2) * u[1]) * magnitude + 2 * u[1] * added
+    bound = factor * (bound + 2 * UNIT_ROUNDOFF[found.dtype.name] * np.abs(wanted))
+    error = np.abs(wide(found) - wanted)
+    limit = bound + SMALLEST.get(found.dtype.name, 0.0)
+    assert np.all(error <= limit), f"largest error / bound {np.max(error / limit)}"
 
 
 def assert_within_bound(
@@ -139,10 +178,9 @@ def assert_within_bound(
         bound = bound + 2 * u * abs(beta) * np.abs(c.astype(np.clongdouble))
     bound = bound + 2 * UNIT_ROUNDOFF[name] * np.abs(reference)
     factor = 4 if np.iscomplexobj(found) else 1
-    wide = found.astype(np.clongdouble)
     assert found.shape == reference.shape
     smallest = np.finfo(np.float32 if name == "bfloat16" else found.dtype).smallest_subnormal
-    error = np.abs(wide - reference)
+    error = np.abs(wide(found) - reference)
     assert np.all(error <= factor * bound + smallest), (
         f"largest error / bound: {np.nanmax(error / (factor * bound + smallest))}"
     )

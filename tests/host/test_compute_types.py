@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import contract as ct
+from tests.reference import BITS, assert_bounded, roundoffs, wide
 
 HANDLES = {name: ct.Handle(kernels=name, threads=2) for name in ("numba", "numpy")}
 PASSES = (
@@ -34,11 +35,6 @@ MIXED = (
     ("float64", "complex128", "complex128", "64F"),
     ("complex128", "float64", "complex128", "64F"),
 )
-BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53, "complex64": 24,
-        "complex128": 53}  # fmt: skip
-# What an input may be rounded to, and in what sums are kept at least.
-INPUT_BITS = {"TF32": 11, "16F": 11, "16BF": 8, "3XTF32": 21, "4X16F": 22, "9X16BF": 24, "32F": 24}
-SUM_BITS = {"64F": 53, "8XINT8": 53}
 FLAWS = ("plain", "cancelling", "wide")
 
 
@@ -64,38 +60,6 @@ def data(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, flaw: str
         reach = {"float16": 3, "bfloat16": 20, "float32": 20, "complex64": 20}.get(dtype, 30)
         x = x * 2.0 ** rng.integers(-reach, reach, shape)
     return x.astype(dtype)
-
-
-def wide(x: np.ndarray) -> np.ndarray:
-    return x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble)
-
-
-def roundoffs(dtype: str, kind: str) -> tuple[float, float]:
-    """u_in and u_sum of a row; 16-bit data under 32F is summed in 24 bits."""
-    own = BITS[dtype]
-    u_in = 2.0 ** -INPUT_BITS[kind] if INPUT_BITS.get(kind, own) < own else 0.0
-    bits = SUM_BITS.get(kind, 24)
-    return u_in, 2.0**-bits
-
-
-def assert_bounded(
-    found: np.ndarray,
-    wanted: np.ndarray,
-    magnitude: np.ndarray,
-    terms: int,
-    u: tuple[float, float],
-    added: np.ndarray | float = 0.0,
-) -> None:
-    """``magnitude`` is the sum of absolute values of the summed terms, ``added`` |beta C|."""
-    assert found.shape == wanted.shape
-    factor = 4 if found.dtype.kind == "c" else 1
-    u_out = 2.0 ** -BITS[found.dtype.name]
-    bound = (2 * u[0] + (terms + 2) * u[1]) * magnitude + 2 * u[1] * added
-    bound = factor * (bound + 2 * u_out * np.abs(wanted))
-    smallest = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149}
-    error = np.abs(wide(found) - wanted)
-    limit = bound + smallest.get(found.dtype.name, 0.0)
-    assert np.all(error <= limit), f"largest error / bound {np.max(error / limit)}"
 
 
 PRODUCTS = [

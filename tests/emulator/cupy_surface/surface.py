@@ -72,11 +72,18 @@ def counters(cupy: ModuleType) -> Counters:
 def installed(**settings: Any) -> Iterator[ModuleType]:
     """``import cupy`` finds the emulator's, made with make_cupy's settings, inside of this."""
     cupy = make_cupy(**settings)
+    with importable(cupy):
+        yield cupy
+
+
+@contextmanager
+def importable(cupy: ModuleType) -> Iterator[None]:
+    """``import cupy`` finds a module that make_cupy made, inside of this."""
     names = [name for name in sys.modules if name.split(".")[0] in ("cupy", "cupy_backends")]
     before = {name: sys.modules.pop(name) for name in names}
     sys.modules.update(cupy._modules)
     try:
-        yield cupy
+        yield
     finally:
         for name in cupy._modules:
             sys.modules.pop(name, None)
