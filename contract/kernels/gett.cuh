@@ -170,11 +170,15 @@ struct Block {
     }
   }
 
+  // 128 multiply-adds in a row hide the reads; more would keep so many reads ahead that registers run out.
+  static constexpr int WORDS = TM * TN * (int)sizeof(Sum) / (is_complex<Sum> ? 2 : 4);
+  static constexpr int UNROLLED = least(8, most(1, 128 / WORDS));
+
   // sum += a b for the k of one step; each group of threads takes its share of them.
   template <int PITCH_A, int PITCH_B>
   __device__ void multiply(const Sum *a, const Sum *b) {
     a += l * Tile::M + first_m, b += l * Tile::N + first_n;
-#pragma unroll 8
+#pragma unroll UNROLLED
     for (int step = 0; step < Tile::K / Tile::GROUPS; ++step) {
       const int k = step * Tile::GROUPS + group;
       Sum x[TM], y[TN];
@@ -229,6 +233,19 @@ struct Finish {
 
 enum Tensor { D, A, B, C };  // the order of strides in a loop
 
+// Where index ``i`` of some loops, the first fastest, is in each tensor. Not unrolled: tables are made rarely.
+template <class Offset>
+__device__ inline Place<Offset, 4, false> place(typename IndexOf<Offset>::type i, const Loop<4> *loops, unsigned count) {
+  Place<Offset, 4, false> here;
+#pragma unroll 1
+  for (unsigned at = 0; at < count; ++at) {
+    const typename IndexOf<Offset>::type rest = quotient(i, loops[at]);
+    here.move(loops[at], remainder(i, rest, loops[at]));
+    i = rest;
+  }
+  return here;
+}
+
 // WIDTH elements of D are written at once, along m.
 template <class Target, class Compute, class Offset, int RANK, class TILE, class FA, class FB, class FC, int WIDTH>
 struct Gett {
@@ -269,7 +286,7 @@ struct Gett {
   };
 
   static __device__ Index take(Index &i, const Loop<4> &loop) {
-    const Index rest = quotient(i, loop), here = contract::remainder(i, rest, loop);
+    const Index rest = quotient(i, loop), here = remainder(i, rest, loop);
     i = rest;
     return here;
   }
@@ -292,25 +309,20 @@ struct Gett {
     return c.l + column / TILE::N < a.l && c.n + column % TILE::N < a.n;
   }
 
-  static __device__ Here place(const Arguments &a, Index i, unsigned first, unsigned count) {
-    Here here;
-    here.split(i, a.loops + first, count);
-    return here;
-  }
 
   // The offsets of l are part of the rows' in D and C.
   static __device__ void tabulate(const Arguments &a, const Corner &c, Shared &s) {
     for (int i = threadIdx.x; i < TILE::ROWS; i += TILE::THREADS) {
       if (!is_row(a, c, i)) continue;
-      Here here = place(a, c.l + i / TILE::M, 0, a.loops_l);
-      here.split(c.m + i % TILE::M, a.loops + a.loops_l, a.loops_m);
-      s.a[i] = here.at[A], s.row_d[i] = here.at[D];
-      if constexpr (FC::present) s.row_c[i] = here.at[C];
+      const Here batch = place<Offset>(c.l + i / TILE::M, a.loops, a.loops_l);
+      const Here here = place<Offset>(c.m + i % TILE::M, a.loops + a.loops_l, a.loops_m);
+      s.a[i] = batch.at[A] + here.at[A], s.row_d[i] = batch.at[D] + here.at[D];
+      if constexpr (FC::present) s.row_c[i] = batch.at[C] + here.at[C];
     }
     for (int i = threadIdx.x; i < TILE::COLUMNS; i += TILE::THREADS) {
       if (!is_column(a, c, i)) continue;
-      const Here batch = place(a, c.l + i / TILE::N, 0, a.loops_l);
-      const Here here = place(a, c.n + i % TILE::N, a.loops_l + a.loops_m, a.loops_n);
+      const Here batch = place<Offset>(c.l + i / TILE::N, a.loops, a.loops_l);
+      const Here here = place<Offset>(c.n + i % TILE::N, a.loops + a.loops_l + a.loops_m, a.loops_n);
       s.b[i] = batch.at[B] + here.at[B], s.column_d[i] = here.at[D];
       if constexpr (FC::present) s.column_c[i] = here.at[C];
     }
@@ -319,7 +331,7 @@ struct Gett {
   static __device__ void tabulate_k(const Arguments &a, Shared &s, int slot, Index first, Index end) {
     for (int i = threadIdx.x; i < TILE::K; i += TILE::THREADS) {
       if (first + i >= end) break;
-      const Here here = place(a, first + i, a.loops_l + a.loops_m + a.loops_n, a.loops_k);
+      const Here here = place<Offset>(first + i, a.loops + a.loops_l + a.loops_m + a.loops_n, a.loops_k);
       s.k_a[slot][i] = here.at[A], s.k_b[slot][i] = here.at[B];
     }
   }
@@ -438,8 +450,7 @@ struct GettParts {
   static __device__ void run(const Arguments &a) {
     const Index i = blockIdx.x * (Index)THREADS + threadIdx.x;
     if (i >= a.elements) return;
-    Place<Offset, 4, false> here;
-    here.split(i, a.loops, a.loops_count);
+    const auto here = place<Offset>(i, a.loops, a.loops_count);
     const Finish<Target, Compute, FC> finish(a.alpha, a.beta);
     typename FC::Type c{};
     if (finish.adds) c = a.c[here.at[C]];

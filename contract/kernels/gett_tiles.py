@@ -15,6 +15,7 @@ __all__ = ["Extents", "Share", "share"]
 
 MOST_PARTS = 1024
 MOST_SCRATCH = 1 << 28  # bytes of parts
+PART_LOSS = 1.1  # parts must gain this much: they take memory, and the model is rough
 PART_CLOCKS = 100  # to add one part to a sum, several being read at once
 
 
@@ -93,7 +94,10 @@ def _clocks(extents: Extents, share: Share, dtype: str, architecture: Architectu
     beside = min(own, tile.resident)
     work = beside * _step_clocks(extents, tile, dtype, row)
     clocks = row.block + ceil(share.part_k / tile.k) * max(row.step, work)
-    return own / beside * clocks + _part_clocks(extents, share, dtype, row, architecture)
+    clocks *= own / beside
+    if share.parts == 1:
+        return clocks
+    return PART_LOSS * clocks + _part_clocks(extents, share, dtype, row, architecture)
 
 
 def _step_clocks(extents: Extents, tile: GettTile, dtype: str, row: GettRow) -> float:
@@ -109,8 +113,6 @@ def _part_clocks(
     extents: Extents, share: Share, dtype: str, row: GettRow, architecture: Architecture
 ) -> float:
     """Writing and reading the parts, and the second launch."""
-    if share.parts == 1:
-        return 0.0
     moved = 2 * share.parts * extents.l * extents.m * extents.n * item_size(dtype)
     streamed = moved / (row.bytes * architecture.multiprocessors)
     return row.launch + max(streamed, share.parts * PART_CLOCKS)

@@ -48,11 +48,10 @@ struct Place {
   }
 
   // Splits ``i`` over loops, the first fastest; returns what is left for the loops that follow.
-  template <class Index>
-  __device__ Index split(Index i, const Loop<TENSORS> *loops, unsigned count) {
+  __device__ unsigned split(unsigned i, const Loop<TENSORS> *loops, unsigned count) {
     for (unsigned at = 0; at < count; ++at) {
-      const Index rest = quotient(i, loops[at]);
-      move(loops[at], contract::remainder(i, rest, loops[at]));
+      const unsigned rest = quotient(i, loops[at]);
+      move(loops[at], i - rest * loops[at].extent);
       i = rest;
     }
     return i;

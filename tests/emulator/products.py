@@ -62,6 +62,7 @@ class Case:
     dtype: str
     operators: dict[str, Operator] = field(default_factory=dict)
     scaled: bool = True
+    aligned: bool = True  # False: the addresses are said to be aligned to an element only
 
     @property
     def tensors(self) -> str:
@@ -110,7 +111,8 @@ class Case:
 
     def alignment(self, name: str) -> int:
         """The power of two, up to 256, that divides the origin's address."""
-        at = self.origin(name) * item_size(self.types[name])
+        size = item_size(self.types[name])
+        at = self.origin(name) * size if self.aligned else size
         return min(at & -at, 256) if at else 256
 
 
@@ -124,6 +126,7 @@ class Data:
     def __init__(self, case: Case, rng: np.random.Generator) -> None:
         self.case = case
         self.flat: dict[str, Any] = {}
+        self.held: dict[str, Any] = {}  # writable, of extent 1 where a mode stands still
         self.view: dict[str, Any] = {}
         for name in case.tensors:
             self._make(name, rng)
@@ -141,7 +144,7 @@ class Data:
             flat[case.origin(name) :], shape, bytes_, writeable=True
         )
         view[...] = draw(rng, shape, case.types[name])
-        self.flat[name] = flat
+        self.flat[name], self.held[name] = flat, view
         self.view[name] = np.broadcast_to(view, sizes) if name in "ab" else view
 
     def run(
