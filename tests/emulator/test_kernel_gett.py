@@ -14,7 +14,6 @@ from contract.kernels.gett import gett_calls
 from contract.kernels.gett_tiles import Extents, Share, share
 from contract.operators import Operator
 
-from . import nvrtc
 from .device import Device, Options, Schedule
 from .launching import run_call
 from .products import HAVE, Case, Data, Layout, Mode, check
@@ -339,15 +338,3 @@ def test_tiles_fit_the_shape(extents: Extents, tile: GettTile, parts: bool) -> N
         assert chosen.tile == tile
         assert (chosen.parts > 1) is parts
         assert (chosen.parts - 1) * chosen.part_k < extents.k <= chosen.parts * chosen.part_k
-
-
-@pytest.mark.parametrize("capability", [60, 80, 90, 100])
-def test_nothing_spills(capability: int) -> None:
-    """The largest blocks of registers, and loads of 16 bytes in machine code's PTX."""
-    for dtype in ("float32", "float64"):
-        made = case(modes(m=(256,), n=(256,), k=(64,)), dtype)
-        chosen = shared(GETT_TILES[item_size(dtype)][0], 64)
-        (call,) = gett_calls(made.plan(), made.step(), architecture_of(capability), chosen)
-        built = nvrtc.compile_cubin(call.source, f"sm_{capability}", ["-ftz=true"])
-        assert "0 bytes spill stores" in built.log
-        assert " 0 bytes stack frame" in built.log
