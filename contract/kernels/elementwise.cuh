@@ -76,16 +76,39 @@ struct Elementwise {
   }
 
   static __device__ void move(Here &here, const Arguments &a, const Side &side, Offset start, unsigned i) {
-    const unsigned rest = here.split(i, a.loops + side.first, side.count);
-    here.valid = here.valid && rest < side.chunk && start + rest < side.extent;
-    here.move(side.last, start + rest);
+    if (side.count) i = here.split(i, a.loops + side.first, side.count);
+    const Offset index = start + (Offset)i;
+    here.valid = here.valid && i < side.chunk && index < (Offset)side.extent;
+    here.move(side.last, index);
   }
 
-  static __device__ Here place(const Arguments &a, const Corner &c, int x, int y) {
+  // The places of a thread's items: they share one side of the tile and are STEP apart along the other.
+  template <int STEP>
+  struct Line {
+    const Arguments &a;
+    const Side &side;
+    Here here;
+    Offset start;
+    int first;
+
+    __device__ Here operator()(int item) const {
+      Here found = here;
+      move(found, a, side, start, first + item * STEP);
+      return found;
+    }
+  };
+
+  template <int STEP>
+  static __device__ Line<STEP> along_x(const Arguments &a, const Corner &c, int x, int y) {
+    Here here = c.here;
+    if constexpr (TY > 1) move(here, a, a.y, c.y, y);
+    return {a, a.x, here, c.x, x};
+  }
+  template <int STEP>
+  static __device__ Line<STEP> along_y(const Arguments &a, const Corner &c, int x, int y) {
     Here here = c.here;
     move(here, a, a.x, c.x, x);
-    move(here, a, a.y, c.y, y);
-    return here;
+    return {a, a.y, here, c.y, y};
   }
 
   // ---- sources turned in shared memory --------------------------------------------------------
@@ -98,23 +121,20 @@ struct Elementwise {
     static constexpr int WIDTH = S::width, ITEMS = TX * TY / WIDTH / THREADS;
     static constexpr int ROW = lanes(TY / WIDTH, TX, WIDTH * (int)sizeof(Cell));
 
-    static __device__ int x(int item) {
-      const int p = item * THREADS + threadIdx.x, warp = p / 32, lane = p % 32;
-      return warp / (TY / WIDTH / ROW) * (32 / ROW) + lane / ROW;
-    }
-    static __device__ int y(int item) {
-      const int p = item * THREADS + threadIdx.x, warp = p / 32, lane = p % 32;
-      return (warp % (TY / WIDTH / ROW) * ROW + lane % ROW) * WIDTH;
-    }
+    static constexpr int WARPS_Y = TY / WIDTH / ROW, STEP = THREADS / 32 / WARPS_Y * (32 / ROW);
+    static_assert(!S::tiled || THREADS / 32 % WARPS_Y == 0);
 
     template <int TENSOR>
     static __device__ void fill(Cell *tile, const Arguments &a, const Corner &c) {
+      const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+      const int x = warp / WARPS_Y * (32 / ROW) + lane / ROW, y = (warp % WARPS_Y * ROW + lane % ROW) * WIDTH;
+      const Line<STEP> line = along_x<STEP>(a, c, x, y);
       Vector<Cell, WIDTH> cells[ITEMS];
       bool there[ITEMS];
       const typename S::Type *source = (const typename S::Type *)a.source[TENSOR - 1];
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
-        const Here here = place(a, c, x(i), y(i));
+        const Here here = line(i);
         there[i] = here.valid && here.inside;
         if (there[i]) cells[i] = *(const Vector<Cell, WIDTH> *)(source + here.at[TENSOR]);
       }
@@ -122,22 +142,19 @@ struct Elementwise {
       for (int i = 0; i < ITEMS; ++i)
 #pragma unroll
         for (int j = 0; j < WIDTH; ++j)
-          if (there[i]) tile[x(i) * PITCH + y(i) + j] = cells[i].at[j];
+          if (there[i]) tile[(x + i * STEP) * PITCH + y + j] = cells[i].at[j];
     }
   };
 
   // ---- sources read along D ---------------------------------------------------------------------
 
   static constexpr int ROW = lanes(TX / V, TY, ELEMENTS * (int)sizeof(Target));
+  static constexpr int WARPS_X = TY > 1 ? TX / V / ROW : THREADS / 32;
+  static constexpr int STEP = TY > 1 ? THREADS / 32 / WARPS_X * (32 / ROW) : THREADS * V;
+  static_assert(THREADS / 32 % WARPS_X == 0);
 
-  static __device__ int x(int item) {
-    const int p = item * THREADS + threadIdx.x, warp = p / 32, lane = p % 32;
-    return (warp % (TX / V / ROW) * ROW + lane % ROW) * V;
-  }
-  static __device__ int y(int item) {
-    const int p = item * THREADS + threadIdx.x, warp = p / 32, lane = p % 32;
-    return warp / (TX / V / ROW) * (32 / ROW) + lane / ROW;
-  }
+  static __device__ int x() { return (threadIdx.x / 32 % WARPS_X * ROW + threadIdx.x % 32 % ROW) * V; }
+  static __device__ int y() { return threadIdx.x / 32 / WARPS_X * (32 / ROW) + threadIdx.x % 32 / ROW; }
 
   // The elements of one source that go with a vector of D.
   template <class S, int TENSOR>
@@ -199,7 +216,7 @@ struct Elementwise {
     __device__ void values(int item, const Arguments &a, Compute (&value)[ELEMENTS]) const {
       Vector<typename S::Type, ELEMENTS> raw;
       if (active) {
-        if constexpr (S::tiled) raw = turned<S>(tile, x(item), y(item));
+        if constexpr (S::tiled) raw = turned<S>(tile, x(), y() + item * STEP);
         else raw = direct[item];
       }
 #pragma unroll
@@ -223,10 +240,11 @@ struct Elementwise {
     Reader<1, A> one(a, c, shared);
     Reader<2, B> two(a, c, shared + Tile<A>::BYTES);
     Reader<3, C> three(a, c, shared + Tile<A>::BYTES + Tile<B>::BYTES);
+    const Line<STEP> line = TY > 1 ? along_y<STEP>(a, c, x(), y()) : along_x<STEP>(a, c, x(), y());
     Here here[ITEMS];
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-      here[i] = place(a, c, x(i), y(i));
+      here[i] = line(i);
       one.read(i, a, here[i]);
       two.read(i, a, here[i]);
       three.read(i, a, here[i]);

@@ -210,7 +210,7 @@ class Bug:
 BUGS = (
     Bug("no barrier in a tile", "if constexpr (SHARED) __syncthreads();", "", check_turned),
     Bug("chunks as long as a tile", "* a.x.chunk;", "* TX;", check_turned),
-    Bug("no end of a mode", "&& start + rest < side.extent", "", check_turned),
+    Bug("no end of a mode", "&& index < (Offset)side.extent", "", check_turned),
     Bug("one column of a vector", "tile[(x + j) *", "tile[x *", check_turned),
     Bug("strides of another tensor", "loop.stride[t];", "loop.stride[0];", check_turned),
     Bug("a divisor one too small", "n, d.magic)", "n, d.magic - 2)", check_turned),
