@@ -1,13 +1,16 @@
 """python -m bench SUITE: run a suite, print its table, keep its numbers."""
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import nan
 from pathlib import Path
 
-from bench.measure import Ceilings, Row, ceilings, measure
-from bench.peers import DEFAULT
+from bench.device import HOST, Ceilings, Device
+from bench.gpu import gpu
+from bench.measure import Facts, Outcome, Row, described, measure
+from bench.peers import DEFAULT, OURS, PEERS, find_peers
 from bench.report import Run, draw, header, line, rates, summary, write_json
 from bench.suites import SUITES, Choice, Entry
 
@@ -15,25 +18,38 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one suite; the exit status is 1 if any result was wrong."""
+    """Run one suite; the exit status is 1 if any result was wrong or is missing."""
     arguments = tuple(sys.argv[1:] if argv is None else argv)
     asked = _parser().parse_args(arguments)
-    choice = Choice(_names(asked.peers), asked.mode, asked.dtype, asked.limit_gflop)
+    device = HOST if asked.device == "host" else gpu(asked.cutensor)
+    peers = find_peers(_names(asked.peers) or DEFAULT[device.name], device.name)
+    choice = Choice(peers.found, asked.mode, asked.dtype, asked.limit_gflop, device)
     entries = chosen(SUITES[asked.suite](choice), _names(asked.cases))
-    threads = len(os.sched_getaffinity(0))
-    before = ceilings(asked.dtype, threads)
+    for name, why in peers.missing.items():
+        print(f"missing: {name}: {why}")
+    before = device.ceilings(asked.dtype)
     print(f"ceilings: {rates(before, asked.dtype)}")
     title = f"{asked.suite} {asked.dtype} {asked.mode}"
-    rows = tuple(measured(entries, before, asked.repeat, title))
-    after = ceilings(asked.dtype, threads)
-    print(summary(rows))
-    print(f"ceilings afterwards: {rates(after, asked.dtype)}")
-    if asked.json:
-        fixed = (asked.suite, asked.mode, asked.dtype, asked.repeat, arguments)
-        write_json(asked.json, Run(*fixed, rows, before, after))
+    asked_for = (asked.suite, asked.mode, asked.dtype, asked.repeat, arguments)
+    run = Run(*asked_for, device, before, peers.versions, peers.missing)
+    for row in measured(entries, device, before, asked.repeat, title):
+        run = replace(run, rows=(*run.rows, row))
+        keep(asked.json, run)
+    print(summary(run.rows))
+    whole = len(run.rows) == len(entries)
+    if whole:
+        after = device.ceilings(asked.dtype)
+        print(f"ceilings afterwards: {rates(after, asked.dtype)}")
+        keep(asked.json, replace(run, after=after))
     if asked.plot:
-        draw(asked.plot, title, rows)
-    return 1 if any(row.failures for row in rows) else 0
+        draw(asked.plot, title, run.rows)
+    return 0 if whole and not any(row.failures for row in run.rows) else 1
+
+
+def keep(path: Path | None, run: Run) -> None:
+    """Write the numbers so far: a run may be stopped."""
+    if path:
+        write_json(path, run)
 
 
 def chosen(entries: Sequence[Entry], ids: Sequence[str]) -> list[Entry]:
@@ -45,16 +61,33 @@ def chosen(entries: Sequence[Entry], ids: Sequence[str]) -> list[Entry]:
     return [entry for entry in entries if not ids or entry.id in ids]
 
 
-def measured(entries: Sequence[Entry], found: Ceilings, repeat: int, title: str) -> Iterator[Row]:
-    """Each entry made, measured and printed in turn; its operands are freed before the next."""
+def measured(
+    entries: Sequence[Entry], device: Device, found: Ceilings, repeat: int, title: str
+) -> Iterator[Row]:
+    """Each entry made, measured and printed in turn; its operands are freed before the next.
+
+    It ends early where the device is lost.
+    """
     for at, entry in enumerate(entries):
         progress(f"{at + 1}/{len(entries)} {entry.id}")
-        row = measure(entry.make(), found, repeat)
+        row = row_of(entry, device, found, repeat)
         progress("")
         if at == 0:
             print(header(title, list(row.outcomes)))
         print(line(row), flush=True)
         yield row
+        if row.failures and device.lost():
+            print(f"The device is lost: {len(entries) - at - 1} cases are left out.")
+            return
+        device.release()
+
+
+def row_of(entry: Entry, device: Device, found: Ceilings, repeat: int) -> Row:
+    """The entry's row; an exception outside of the first calls makes it a failed one of ours."""
+    try:
+        return measure(entry.make(), found, repeat, device)
+    except Exception as error:
+        return Row(Facts(entry.id), {OURS: Outcome(nan, failure=described(error))}, nan, nan)
 
 
 def progress(text: str) -> None:
@@ -77,12 +110,16 @@ def _repeat(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("suite", choices=sorted(SUITES))
-    parser.add_argument("--peers", default=",".join(DEFAULT), help="of numpy,opt_einsum,torch,...")
+    parser.add_argument("--device", choices=("host", "gpu"), default="host")
+    parser.add_argument(
+        "--peers", default="", help="of " + "; ".join(map(",".join, PEERS.values()))
+    )
+    parser.add_argument("--cutensor", type=Path, help="the folder of libcutensor.so.2")
     parser.add_argument("--cases", default="", help="ids of cases (the first word of their rows)")
     parser.add_argument("--dtype", default="float64", choices=DTYPES)
     parser.add_argument("--mode", choices=("fixed", "free"), default="fixed")
     parser.add_argument("--repeat", type=_repeat, default=5, help="samples per contestant, >= 5")
-    parser.add_argument("--limit-gflop", type=float, default=8.0, help="scale cases down to this")
+    parser.add_argument("--limit-gflop", type=float, help="scale cases down to this")
     parser.add_argument("--json", type=Path, help="write the numbers")
     parser.add_argument("--plot", type=Path, help="draw the ratios")
     return parser

@@ -1,9 +1,12 @@
-"""The contestants: ours and the peers, each a function of an expression, arrays and a path.
+"""The contestants: ours and the peers, each a way to bind an expression to arrays.
 
-Peers other than NumPy and opt_einsum are imported only when they are named.
+Binding does what a library needs once for given arrays (converting them, say); what it returns
+is measured. Libraries are imported only when they are named.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal
 
@@ -11,118 +14,150 @@ import numpy as np
 import opt_einsum
 
 import contract
-from bench.reference import Array, Path
+from bench import gpu_peers
+from bench.device import Run
+from bench.library import Library, axes_of
+from bench.reference import Path
 
 Mode = Literal["fixed", "free"]
-Contestant = Callable[[str, Sequence[Array], Path | None], Any]
-Copier = Callable[[Array, Array], Any]
+Binder = Callable[[str, Sequence[Any], Path | None], Run]
 
 OURS = "contract"
-DEFAULT = ("numpy", "opt_einsum")
+DEFAULT: Mapping[str, tuple[str, ...]] = {
+    "host": ("numpy", "opt_einsum"),
+    "gpu": ("cupy", "torch", "cutensor"),
+}
 
 
-def contestants(names: Sequence[str], mode: Mode) -> dict[str, Contestant]:
-    """Ours first, then the peers; in mode "fixed" every result is packed column-major."""
-    chosen: dict[str, Contestant] = {OURS: _ours("F" if mode == "fixed" else "K")}
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The libraries that were found by name, and why others are missing."""
+
+    found: Mapping[str, Library]
+    missing: Mapping[str, str]
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """The versions that only the libraries themselves know."""
+        return {name: each.version for name, each in self.found.items() if each.version}
+
+
+def find_peers(names: Sequence[str], device: str) -> Peers:
+    """The peers with these names, imported now; SystemExit for a name that is not known."""
+    known = PEERS[device]
+    found, missing = {}, {}
     for name in names:
-        peer = peer_named(name)
-        chosen[name] = _column_major(peer) if mode == "fixed" else peer
+        if name not in known:
+            raise SystemExit(f"Unknown peer {name!r}: known are {', '.join(known)}.")
+        try:
+            found[name] = known[name]()
+        except ImportError as error:
+            missing[name] = str(error)
+    return Peers(found, missing)
+
+
+def contestants(peers: Mapping[str, Library], mode: Mode) -> dict[str, Binder]:
+    """Ours first, then the peers; in mode "fixed" every result is packed column-major."""
+    chosen: dict[str, Binder] = {OURS: partial(_ours, "F" if mode == "fixed" else "K")}
+    for name, library in peers.items():
+        chosen[name] = partial(_packed, library) if mode == "fixed" else library.product
     return chosen
 
 
-def peer_named(name: str) -> Contestant:
-    """The peer, imported now; SystemExit says which are known, or what is missing."""
-    if name not in PEERS:
-        raise SystemExit(f"Unknown peer {name!r}: known are {', '.join(PEERS)}.")
-    try:
-        return PEERS[name]()
-    except ImportError as error:
-        raise SystemExit(f"Peer {name!r} cannot be imported: {error}.") from error
+def _ours(order: str, text: str, operands: Sequence[Any], path: Path | None) -> Run:
+    return partial(contract.contract, text, *operands, order=order)
 
 
-def copiers(names: Sequence[str]) -> dict[str, Copier]:
-    """(transposed view, target) -> the target with the view's elements, by each peer's copy."""
-    makers: Mapping[str, Callable[[], Copier]] = {"numpy": _numpy_copy, "torch": _torch_copy}
-    for name in names:
-        peer_named(name)
-    return {name: makers[name]() for name in names if name in makers}
+def _packed(library: Library, text: str, operands: Sequence[Any], path: Path | None) -> Run:
+    run, pack = library.product(text, operands, path), library.pack
+    return lambda: pack(run())
 
 
-def _column_major(peer: Contestant) -> Contestant:
-    return lambda text, operands, path: np.asarray(peer(text, operands, path), order="F")
+def _column_major(x: Any) -> Any:
+    return np.asarray(x, order="F")
 
 
-def _ours(order: str) -> Contestant:
-    def run(text: str, operands: Sequence[Array], path: Path | None) -> Any:
-        return contract.contract(text, *operands, order=order)
+def _numpy() -> Library:
+    def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
+        order = ["einsum_path", *path] if path else True
+        return partial(np.einsum, text, *operands, optimize=order)
 
-    return run
+    def copy(text: str, source: Any, target: Any) -> Run:
+        view = source.transpose(axes_of(text))
+
+        def run() -> Any:
+            np.copyto(target, view)
+            return target
+
+        return run
+
+    def small(text: str, operands: Sequence[Any]) -> Mapping[str, Run]:
+        return {
+            "np optimize": partial(np.einsum, text, *operands, optimize=True),
+            "np.einsum": partial(np.einsum, text, *operands),
+        }
+
+    return Library(product, _column_major, copy, small)
 
 
-def _numpy() -> Contestant:
-    def run(text: str, operands: Sequence[Array], path: Path | None) -> Any:
-        return np.einsum(text, *operands, optimize=["einsum_path", *path] if path else True)
+def _opt_einsum() -> Library:
+    def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
+        return partial(opt_einsum.contract, text, *operands, optimize=path or "auto")
 
-    return run
+    def small(text: str, operands: Sequence[Any]) -> Mapping[str, Run]:
+        planned = opt_einsum.contract_expression(text, *(x.shape for x in operands))
+        return {"oe expression": partial(planned, *operands)}
 
-
-def _opt_einsum() -> Contestant:
-    def run(text: str, operands: Sequence[Array], path: Path | None) -> Any:
-        return opt_einsum.contract(text, *operands, optimize=path or "auto")
-
-    return run
+    return Library(product, _column_major, small=small)
 
 
-def _torch() -> Contestant:
+def _torch() -> Library:
     torch = import_module("torch")
 
-    def run(text: str, operands: Sequence[Array], path: Path | None) -> Any:
-        return torch.einsum(text, *map(torch.from_numpy, operands)).numpy()
+    def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
+        tensors = [torch.from_numpy(x) for x in operands]
+        return lambda: torch.einsum(text, *tensors).numpy()
 
-    return run
+    def copy(text: str, source: Any, target: Any) -> Run:
+        view = torch.from_numpy(source.transpose(axes_of(text)).T)
+        result = torch.from_numpy(target.T)
+
+        def run() -> Any:
+            result.copy_(view)
+            return target
+
+        return run
+
+    return Library(product, _column_major, copy)
 
 
-def _jax() -> Contestant:
+def _jax() -> Library:
     jax = import_module("jax")
     jax.config.update("jax_enable_x64", True)
 
-    def run(text: str, operands: Sequence[Array], path: Path | None) -> Any:
-        return np.asarray(jax.numpy.einsum(text, *operands, optimize=path or "optimal"))
+    def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
+        order = path or "optimal"
+        return lambda: np.asarray(jax.numpy.einsum(text, *operands, optimize=order))
 
-    return run
+    return Library(product, _column_major)
 
 
-def _pytblis() -> Contestant:
+def _pytblis() -> Library:
     pytblis = import_module("pytblis")
 
-    def run(text: str, operands: Sequence[Array], path: Path | None) -> Any:
-        return pytblis.einsum(text, *operands)
+    def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
+        return partial(pytblis.einsum, text, *operands)
 
-    return run
-
-
-def _numpy_copy() -> Copier:
-    def copy(view: Array, target: Array) -> Array:
-        np.copyto(target, view)
-        return target
-
-    return copy
+    return Library(product, _column_major)
 
 
-def _torch_copy() -> Copier:
-    torch = import_module("torch")
-
-    def copy(view: Array, target: Array) -> Array:
-        torch.from_numpy(target.T).copy_(torch.from_numpy(view.T))
-        return target
-
-    return copy
-
-
-PEERS: Mapping[str, Callable[[], Contestant]] = {
-    "numpy": _numpy,
-    "opt_einsum": _opt_einsum,
-    "torch": _torch,
-    "jax": _jax,
-    "pytblis": _pytblis,
+PEERS: Mapping[str, Mapping[str, Callable[[], Library]]] = {
+    "host": {
+        "numpy": _numpy,
+        "opt_einsum": _opt_einsum,
+        "torch": _torch,
+        "jax": _jax,
+        "pytblis": _pytblis,
+    },
+    "gpu": gpu_peers.PEERS,
 }

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import opt_einsum
 
-Array = np.ndarray[Any, Any]
+from bench.device import Array
+
 Path = Sequence[tuple[int, ...]]
 
 SAMPLED_ENTRIES = 16

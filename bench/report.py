@@ -1,11 +1,10 @@
 """What a run prints, and what it writes: a table, JSON, a picture."""
 
 import json
-import os
 import platform
 import shlex
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
@@ -15,23 +14,31 @@ from typing import Any
 import threadpoolctl
 
 import contract
-from bench.measure import Ceilings, Outcome, Row, geometric_mean
+from bench.device import Ceilings, Device
+from bench.measure import Outcome, Row, geometric_mean
 
 PACKAGES = ("numpy", "opt_einsum", "numba", "ml_dtypes", "torch", "jax", "pytblis")
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A finished run: what was asked for, its rows, the ceilings before and after them."""
+    """A run: what was asked for, where, the peers, its rows, the ceilings before and after them.
+
+    ``peers`` has versions that only a peer knows, ``missing`` says why a peer is. ``after`` is
+    None for a run that did not get there.
+    """
 
     suite: str
     mode: str
     dtype: str
     repeat: int
     arguments: tuple[str, ...]
-    rows: tuple[Row, ...]
+    device: Device
     before: Ceilings
-    after: Ceilings
+    peers: Mapping[str, str] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    rows: tuple[Row, ...] = ()
+    after: Ceilings | None = None
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -49,7 +56,7 @@ def line(row: Row) -> str:
     ratio = f"{row.ratio:.2f}x" if isfinite(row.ratio) else "-"
     fraction = f"{row.fraction:.0%}" if isfinite(row.fraction) else "-"
     first = _seconds(next(iter(row.outcomes.values())).first)
-    note = f"  {row.case.note}" if row.case.note else ""
+    note = f"  {row.facts.note}" if row.facts.note else ""
     return f"{row.name[:33]:<34}{cells}{ratio:>9}{fraction:>7}{first:>10}{note}"
 
 
@@ -82,6 +89,8 @@ def _cell(outcome: Outcome) -> str:
 
 
 def _seconds(value: float) -> str:
+    if not isfinite(value):
+        return "-"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if value >= scale:
             return f"{value / scale:.3g} {unit}"
@@ -93,7 +102,9 @@ def _seconds(value: float) -> str:
 
 def write_json(path: Path, run: Run) -> None:
     """Everything needed to read the numbers later: rows, machine, versions, command, date."""
-    path.write_text(json.dumps(as_json(run), indent=1, allow_nan=False) + "\n")
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.write_text(json.dumps(as_json(run), indent=1, allow_nan=False) + "\n")
+    unfinished.replace(path)
 
 
 def as_json(run: Run) -> dict[str, Any]:
@@ -107,10 +118,12 @@ def as_json(run: Run) -> dict[str, Any]:
         "repeat": run.repeat,
         "command": shlex.join(["python", "-m", "bench", *run.arguments]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-        "versions": versions(),
+        "device": run.device.name,
+        "machine": run.device.about(),
+        "versions": versions(run.device) | dict(run.peers),
+        "missing": dict(run.missing),
         "ceilings": asdict(run.before),
-        "ceilings_after": asdict(run.after),
+        "ceilings_after": run.after and asdict(run.after),
         "geometric_mean": _number(geometric_mean(good)),
         "worst": _number(min(good, default=float("nan"))),
         "fraction_geometric_mean": _number(geometric_mean(bounded)),
@@ -121,15 +134,15 @@ def as_json(run: Run) -> dict[str, Any]:
 def _row(row: Row) -> dict[str, Any]:
     return {
         "case": row.name,
-        "note": row.case.note,
-        "extents": dict(row.case.extents),
-        "flops": row.case.flops,
-        "bytes": row.case.bytes,
+        "note": row.facts.note,
+        "extents": dict(row.facts.extents),
+        "flops": row.facts.flops,
+        "bytes": row.facts.bytes,
         "bound": _number(row.bound),
-        "tolerance": row.tolerance,
+        "tolerance": _number(row.tolerance),
         "seconds": {name: _number(each.seconds) for name, each in row.outcomes.items()},
         "samples": {name: list(each.samples) for name, each in row.outcomes.items()},
-        "first_call": {name: each.first for name, each in row.outcomes.items()},
+        "first_call": {name: _number(each.first) for name, each in row.outcomes.items()},
         "error": {name: _number(each.error) for name, each in row.outcomes.items()},
         "ratio": _number(row.ratio),
         "ratios": {name: _number(ratio) for name, ratio in row.ratios.items()},
@@ -142,13 +155,8 @@ def _number(value: float) -> float | None:
     return value if isfinite(value) else None
 
 
-def machine() -> dict[str, Any]:
-    """CPU model, usable cores, system."""
-    return {"cpu": _cpu(), "cores": len(os.sched_getaffinity(0)), "os": platform.platform()}
-
-
-def versions() -> dict[str, str]:
-    """Python, ours, each package that is installed, and the BLAS that NumPy calls."""
+def versions(device: Device) -> dict[str, str]:
+    """Python, ours, each package that is installed, NumPy's BLAS, the device's libraries."""
     found = {"python": platform.python_version(), "contract": contract.__version__}
     for name in PACKAGES:
         try:
@@ -159,16 +167,7 @@ def versions() -> dict[str, str]:
         if library["user_api"] == "blas":
             parts = (library["internal_api"], library["version"], library.get("architecture"))
             found["blas"] = " ".join(str(part) for part in parts if part)
-    return found
-
-
-def _cpu() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor()
-    models = [part.split(":", 1)[1].strip() for part in text.splitlines() if "model name" in part]
-    return models[0] if models else platform.processor()
+    return found | device.versions()
 
 
 # --- the picture ----------------------------------------------------------------------------------

@@ -3,8 +3,9 @@
 import json
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle
 from math import prod
 from typing import Any
 
@@ -12,24 +13,30 @@ import numpy as np
 import opt_einsum
 
 import contract
-from bench.measure import Case, Run
+from bench.device import HOST, Array, Device, Run
+from bench.library import Library, axes_of
+from bench.measure import Case, Facts
 from bench.networks import NETWORKS
-from bench.peers import OURS, Contestant, Mode, contestants, copiers, peer_named
-from bench.reference import Array, Path, distinct, exactly, reference_of, split
+from bench.peers import OURS, Mode, contestants
+from bench.reference import distinct, exactly, reference_of, split
 
 DATA = pathlib.Path(__file__).parent / "data"
-COPY_BYTES = 64 << 20
-MEMORY_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the command line chose for a suite."""
+    """What the command line chose for a suite; ``gflop`` None: the device's own limit."""
 
-    peers: tuple[str, ...] = ()
+    peers: Mapping[str, Library] = field(default_factory=dict)
     mode: Mode = "fixed"
     dtype: str = "float64"
-    gflop: float = 8.0
+    gflop: float | None = None
+    device: Device = HOST
+
+    @property
+    def limit(self) -> float:
+        """Contractions are scaled down to this many 1e9 FLOPs."""
+        return self.device.sizes.gflop if self.gflop is None else self.gflop
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,35 +78,46 @@ def case_on(work: Work, operands: Sequence[Array], choice: Choice) -> Case:
     """The case on given arrays. With ``work.ordered`` the peers get a path found beforehand."""
     path = opt_einsum.contract_path(work.text, *operands, optimize="auto")[1]
     order = path.path if work.ordered else None
+    size = sum(distinct(x).nbytes for x in operands)
     result = prod(path.size_dict[x] for x in path.output_subscript) * operands[0].itemsize
     each_flop = 4 if np.iscomplexobj(operands[0]) else 1
+    placed = copies(operands, size, choice.device)
     return Case(
-        work.name,
+        Facts(
+            work.name,
+            flops=float(path.opt_cost) * each_flop,
+            bytes=float(size + result),
+            note=work.note,
+            extents=dict(path.size_dict),
+        ),
         {
-            name: bind(run, work.text, operands, order)
-            for name, run in contestants(choice.peers, choice.mode).items()
+            name: in_turn([bind(work.text, each, order) for each in placed])
+            for name, bind in contestants(choice.peers, choice.mode).items()
         },
         partial(reference_of, work.text, operands, work.seed),
-        flops=float(path.opt_cost) * each_flop,
-        bytes=float(sum(distinct(x).nbytes for x in operands) + result),
         packed=choice.mode == "fixed",
-        note=work.note,
-        extents=dict(path.size_dict),
     )
 
 
-def bind(run: Contestant, text: str, operands: Sequence[Array], order: Path | None) -> Run:
-    """A call without arguments."""
-    return lambda: run(text, operands, order)
+def copies(operands: Sequence[Array], size: int, device: Device) -> list[list[Any]]:
+    """The operands, of ``size`` bytes together, on the device as often as it asks for."""
+    return [[device.array(x) for x in operands] for _ in range(device.copies(size))]
+
+
+def in_turn(runs: Sequence[Run]) -> Run:
+    """One of the calls after the other, over and over."""
+    if len(runs) == 1:
+        return runs[0]
+    turns = cycle(runs)
+    return lambda: next(turns)()
 
 
 def column_major(rng: np.random.Generator, extents: Sequence[int], dtype: str) -> Array:
     """Uniform in [-1, 1) (both parts, for complex types), packed column-major."""
     shape = tuple(extents)[::-1]
+    values: Array = rng.uniform(-1, 1, (*shape, 2) if np.dtype(dtype).kind == "c" else shape)
     if np.dtype(dtype).kind == "c":
-        values = rng.uniform(-1, 1, (*shape, 2)).view(np.complex128)[..., 0]
-    else:
-        values = rng.uniform(-1, 1, shape)
+        values = values.view(np.complex128)[..., 0]
     return np.ascontiguousarray(values, dtype).reshape(shape).T
 
 
@@ -128,15 +146,15 @@ def scaled(extents: Mapping[str, int], gflop: float) -> dict[str, int]:
     return at(low)
 
 
-def fitted(text: str, extents: Mapping[str, int], itemsize: int) -> dict[str, int]:
-    """Extents with the largest halved until operands and four results fit MEMORY_BYTES."""
+def fitted(text: str, extents: Mapping[str, int], itemsize: int, memory: int) -> dict[str, int]:
+    """Extents with the largest halved until operands and four results fit ``memory`` bytes."""
     terms, output = split(text)
     fit = dict(extents)
 
     def size(labels: str) -> int:
         return prod(fit[label] for label in labels) * itemsize
 
-    while sum(map(size, terms)) + 4 * size(output) > MEMORY_BYTES:
+    while sum(map(size, terms)) + 4 * size(output) > memory:
         largest = max(fit, key=lambda label: fit[label])
         fit[largest] //= 2
     return fit
@@ -152,28 +170,32 @@ def changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
 
 
 def tccg(choice: Choice) -> list[Entry]:
-    """The 48 contractions of the TCCG benchmark, scaled to ``choice.gflop``."""
+    """The 48 contractions of the TCCG benchmark, scaled to ``choice.limit``."""
     sizes = "f32" if choice.dtype in ("float32", "complex64") else "f64"
     entries = []
     for each in json.loads((DATA / "tccg48.json").read_text())["cases"]:
         name, text, full = str(each["id"]), each["einsum"], each[sizes]["extents"]
-        extents = scaled(full, choice.gflop)
+        extents = scaled(full, choice.limit)
         work = Work(f"{name} {text}", text, extents, 1000 + each["id"], changes(full, extents))
         entries.append(Entry(name, partial(case_of, work, choice)))
     return entries
 
 
 def permute(choice: Choice) -> list[Entry]:
-    """HPTT's permutations, each tensor 64 MiB; column-major copies in both modes."""
+    """HPTT's permutations; column-major copies in both modes."""
     cases = json.loads((DATA / "permutations.json").read_text())["cases"]
-    size = COPY_BYTES // np.dtype(choice.dtype).itemsize
     return [
         Entry(
-            str(at),
-            partial(permutation, at, each["expr"], resized(each["extents"], size), choice),
+            str(at), partial(permutation, at, each["expr"], copied(each["extents"], choice), choice)
         )
         for at, each in enumerate(cases)
     ]
+
+
+def copied(extents: Mapping[str, int], choice: Choice) -> Mapping[str, int]:
+    """Extents of a tensor of the size that the device asks for."""
+    size = choice.device.sizes.permuted
+    return extents if size is None else resized(extents, size // np.dtype(choice.dtype).itemsize)
 
 
 def resized(extents: Mapping[str, int], size: int) -> dict[str, int]:
@@ -183,23 +205,25 @@ def resized(extents: Mapping[str, int], size: int) -> dict[str, int]:
 
 
 def permutation(at: int, text: str, extents: Mapping[str, int], choice: Choice) -> Case:
-    """One permutation into memory that is there; peers are numpy.copyto and, if named, torch."""
-    (source,), target = split(text)
+    """One permutation into memory that is there; peers are those libraries that copy."""
+    (source,), _ = split(text)
     x = column_major(np.random.default_rng(2000 + at), [extents[y] for y in source], choice.dtype)
-    axes = [source.index(label) for label in target]
-    view = x.transpose(axes)
-    target = np.empty(view.shape, view.dtype, order="F")
-    runs: dict[str, Run] = {OURS: lambda: contract.permute(text, x, out=target)}
-    for name, copy in copiers(choice.peers).items():
-        runs[name] = partial(copy, view, np.empty_like(target))
-    return Case(
-        f"{at} {text}",
-        runs,
-        lambda: exactly(view),
-        bytes=2.0 * x.nbytes,
-        packed=True,
-        extents=extents,
-    )
+    view = x.transpose(axes_of(text))
+    unwritten = np.full(view.shape, np.nan, view.dtype, order="F")
+    makers = {name: each.copy for name, each in choice.peers.items() if each.copy}
+    runs = {
+        name: in_turn(
+            [copy(text, *each) for each in copies((x, unwritten), 2 * x.nbytes, choice.device)]
+        )
+        for name, copy in {OURS: permute_into, **makers}.items()
+    }
+    facts = Facts(f"{at} {text}", bytes=2.0 * x.nbytes, extents=extents)
+    return Case(facts, runs, lambda: exactly(view), packed=True)
+
+
+def permute_into(text: str, source: Any, target: Any) -> Run:
+    """Our permutation."""
+    return partial(contract.permute, text, source, out=target)
 
 
 OVERHEAD: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = (
@@ -228,34 +252,31 @@ def tiny(
     """One of our ways to call, beside every peer's."""
     rng = np.random.default_rng(seed)
     operands = [column_major(rng, shape, choice.dtype) for shape in shapes]
+    placed = [choice.device.array(x) for x in operands]
     ours: dict[str, Run] = {
-        "call": lambda: contract.contract(text, *operands),
-        "einsum": lambda: contract.einsum(text, *operands),
+        "call": lambda: contract.contract(text, *placed),
+        "einsum": lambda: contract.einsum(text, *placed),
     }
     if way == "expression":
-        planned = contract.contract_expression(text, *shapes, dtype=choice.dtype)
-        ours[way] = partial(planned, *operands)
+        planned = contract.contract_expression(
+            text, *shapes, dtype=choice.dtype, handle=choice.device.handle
+        )
+        ours[way] = partial(planned, *placed)
     return Case(
-        f"{id} {text}",
-        {OURS: ours[way], **dict(tiny_peers(text, operands, choice))},
+        Facts(f"{id} {text}"),
+        {OURS: ours[way], **dict(tiny_peers(text, placed, choice))},
         partial(reference_of, text, operands, seed),
         short=True,
     )
 
 
-def tiny_peers(
-    text: str, operands: Sequence[Array], choice: Choice
-) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """numpy.einsum both ways, opt_einsum's expression, the others as they are."""
-    for name in choice.peers:
-        if name == "numpy":
-            yield "np optimize", lambda: np.einsum(text, *operands, optimize=True)
-            yield "np.einsum", lambda: np.einsum(text, *operands)
-        elif name == "opt_einsum":
-            planned = opt_einsum.contract_expression(text, *(x.shape for x in operands))
-            yield "oe expression", partial(planned, *operands)
+def tiny_peers(text: str, operands: Sequence[Any], choice: Choice) -> Iterator[tuple[str, Run]]:
+    """Each library's quickest ways to be called."""
+    for name, library in choice.peers.items():
+        if library.small:
+            yield from library.small(text, operands).items()
         else:
-            yield name, bind(peer_named(name), text, operands, None)
+            yield name, library.product(text, operands, None)
 
 
 STATE = "abcdefghijklmnopqrstuvwxyz"
@@ -273,7 +294,8 @@ def pain(choice: Choice) -> list[Entry]:
     """Expressions that users reported as slow elsewhere."""
     entries = []
     for at, (text, full) in enumerate(PAIN):
-        extents = fitted(text, full, np.dtype(choice.dtype).itemsize)
+        memory = choice.device.sizes.memory
+        extents = fitted(text, full, np.dtype(choice.dtype).itemsize, memory)
         name = f"{at} {text}" if len(text) < 31 else f"{at} 26 modes of 2, one gate"
         work = Work(name, text, extents, 4000 + at, changes(full, extents))
         entries.append(Entry(str(at), partial(case_of, work, choice)))
@@ -303,7 +325,7 @@ def random(choice: Choice) -> list[Entry]:
     """32 contractions with random modes, extents and orders; most are bound by memory."""
     entries = []
     for at in range(32):
-        text, extents = random_product(np.random.default_rng(5000 + at), choice.gflop)
+        text, extents = random_product(np.random.default_rng(5000 + at), choice.limit)
         work = Work(f"{at} {text}", text, extents, 5100 + at)
         entries.append(Entry(str(at), partial(case_of, work, choice)))
     return entries
@@ -360,10 +382,11 @@ def elementwise(choice: Choice) -> list[Entry]:
 def listed(
     table: Sequence[tuple[str, tuple[int, ...]]], seed: int, choice: Choice
 ) -> Iterator[Entry]:
-    """Entries for expressions whose labels, sorted, have the given extents."""
+    """Entries for expressions whose labels, sorted, have the given extents times a factor."""
     for at, (text, shape) in enumerate(table):
         labels = sorted(set(text) - set(",->"))
-        extents = dict(zip(labels, shape, strict=True))
+        grown = (max(2, round(n * choice.device.sizes.growth)) for n in shape)
+        extents = dict(zip(labels, grown, strict=True))
         work = Work(f"{at} {text}", text, extents, seed + at)
         yield Entry(str(at), partial(case_of, work, choice))
 

@@ -10,9 +10,11 @@ import pytest
 
 from bench import __main__ as command
 from bench import peers, report
-from bench.measure import Case, Ceilings, Outcome, Row, geometric_mean, measure
+from bench.device import HOST, Ceilings, Host
+from bench.library import Library
+from bench.measure import Case, Facts, Outcome, Row, geometric_mean, measure
 from bench.networks import NETWORKS
-from bench.peers import contestants
+from bench.peers import contestants, find_peers
 from bench.reference import exactly, reference_of, sampled_error, split
 from bench.suites import (
     PAIN,
@@ -24,17 +26,19 @@ from bench.suites import (
     column_major,
     fitted,
     flops_of,
+    in_turn,
     scaled,
 )
 
 CEILINGS = Ceilings(flops=1e11, bandwidth=1e10)
+NUMPY = Choice(find_peers(("numpy",), "host").found)
 PRODUCT = Work("0 ij,jk->ik", "ij,jk->ik", {"i": 3, "j": 4, "k": 5}, seed=1)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceilings without measuring them: a matter of seconds."""
-    monkeypatch.setattr(command, "ceilings", lambda dtype, threads: CEILINGS)
+    monkeypatch.setattr(Host, "ceilings", lambda self, dtype: CEILINGS)
 
 
 def row_of(ours: float, *theirs: float, bound: float = 0.5) -> Row:
@@ -45,8 +49,7 @@ def row_of(ours: float, *theirs: float, bound: float = 0.5) -> Row:
         else Outcome(1.0, (seconds,) * 5, error=0.0)
         for at, seconds in enumerate((ours, *theirs))
     }
-    case = Case("case", {}, lambda: exactly(np.zeros(1)))
-    return Row(case, outcomes, bound, 0.0)
+    return Row(Facts("case"), outcomes, bound, 0.0)
 
 
 # --- a suite, run as from the shell ---------------------------------------------------------------
@@ -102,10 +105,11 @@ def test_json_is_complete_and_strict(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("quick")
 def test_a_run_without_right_rows_writes_null(tmp_path: Path) -> None:
     rows = (row_of(nan, 1.0, bound=nan),)
-    run = report.Run("tccg", "fixed", "float64", 5, (), rows, CEILINGS, CEILINGS)
+    run = report.Run("tccg", "fixed", "float64", 5, (), HOST, CEILINGS, rows=rows)
     report.write_json(tmp_path / "out.json", run)
     found = json.loads((tmp_path / "out.json").read_text(), parse_constant=pytest.fail)
     assert found["geometric_mean"] is None
+    assert found["ceilings_after"] is None
     assert found["rows"][0]["ratio"] is None
     assert found["rows"][0]["failed"] == {"contestant 0": "wrong"}
 
@@ -141,10 +145,13 @@ def test_fewer_than_five_samples_are_refused(capsys: pytest.CaptureFixture[str])
 def test_a_wrong_peer_is_reported_and_does_not_count(
     monkeypatch: pytest.MonkeyPatch, quick: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def wrong() -> peers.Contestant:
-        return lambda text, operands, path: np.einsum(text, *operands) * (1 + 1e-9)
+    def wrong() -> Library:
+        def product(text, operands, path):
+            return lambda: np.einsum(text, *operands) * (1 + 1e-9)
 
-    monkeypatch.setattr(peers, "PEERS", {**peers.PEERS, "wrong": wrong})
+        return Library(product, np.asfortranarray)
+
+    monkeypatch.setitem(peers.PEERS, "host", {**peers.PEERS["host"], "wrong": wrong})
     arguments = ["tccg", "--cases", "1", "--limit-gflop", "1e-4", "--peers", "numpy,wrong"]
     assert command.main(arguments) == 1
     printed = capsys.readouterr().out
@@ -162,9 +169,9 @@ def test_a_wrong_peer_is_reported_and_does_not_count(
     ],
 )
 def test_our_own_failure_leaves_no_ratio(spoil, why: str) -> None:
-    right = case_of(PRODUCT, Choice(("numpy",)))
+    right = case_of(PRODUCT, NUMPY)
     runs = {"ours": lambda: spoil(right.runs["contract"]()), "numpy": right.runs["numpy"]}
-    row = measure(Case("spoilt", runs, right.reference, packed=True), CEILINGS, 5)
+    row = measure(Case(Facts("spoilt"), runs, right.reference, packed=True), CEILINGS, 5)
     assert why in row.failures["ours"]
     assert row.outcomes["ours"].samples == ()
     assert row.failures.keys() == {"ours"}
@@ -222,10 +229,10 @@ def test_pure_movement_tolerates_nothing() -> None:
 @pytest.mark.parametrize("name", ["numpy", "opt_einsum"])
 def test_fixed_mode_packs_every_result_column_major(name: str, rng: np.random.Generator) -> None:
     operands = [column_major(rng, shape, "float64") for shape in ((3, 4), (4, 5))]
-    fixed = contestants((name,), "fixed")
+    fixed = contestants(find_peers((name,), "host").found, "fixed")
     assert list(fixed) == ["contract", name]
-    for run in fixed.values():
-        found = run("ij,jk->ki", operands, None)
+    for bind in fixed.values():
+        found = bind("ij,jk->ki", operands, None)()
         assert found.flags.f_contiguous
         np.testing.assert_allclose(found, np.einsum("ij,jk->ki", *operands))
 
@@ -253,16 +260,15 @@ def test_the_summary_names_mean_worst_and_failures() -> None:
 
 
 def test_the_bound_is_the_larger_of_the_two() -> None:
-    case = Case("case", {}, lambda: exactly(np.zeros(1)), flops=1e11, bytes=1e9)
-    assert CEILINGS.bound(case) == 1.0
-    assert Ceilings(1e12, 1e9).bound(case) == 1.0
-    assert isnan(CEILINGS.bound(Case("case", {}, case.reference)))
+    assert CEILINGS.bound(1e11, 1e9) == 1.0
+    assert Ceilings(1e12, 1e9).bound(1e11, 1e9) == 1.0
+    assert isnan(CEILINGS.bound(0, 0))
 
 
 def test_costs_count_real_operations_and_distinct_bytes() -> None:
-    case = case_of(PRODUCT, Choice(dtype="complex64"))
-    assert case.flops == 8 * 3 * 4 * 5
-    assert case.bytes == 8 * (12 + 20 + 15)
+    facts = case_of(PRODUCT, Choice(dtype="complex64")).facts
+    assert facts.flops == 8 * 3 * 4 * 5
+    assert facts.bytes == 8 * (12 + 20 + 15)
 
 
 # --- work -----------------------------------------------------------------------------------------
@@ -288,9 +294,9 @@ def test_scaling_takes_the_largest_factor() -> None:
 
 def test_pain_fits_in_memory_and_says_what_was_scaled() -> None:
     text, full = PAIN[0]
-    extents = fitted(text, full, 8)
+    extents = fitted(text, full, 8, HOST.sizes.memory)
     assert changes(full, extents) == "scaled down: j 50000 -> 6250"
-    assert all(fitted(text, full, 8) == full for text, full in PAIN[1:])
+    assert all(fitted(text, full, 8, HOST.sizes.memory) == full for text, full in PAIN[1:])
 
 
 def test_networks_are_closed_expressions_numpy_can_read() -> None:
@@ -304,14 +310,46 @@ def test_networks_are_closed_expressions_numpy_can_read() -> None:
 
 @pytest.mark.parametrize("suite", sorted(SUITES))
 def test_ids_are_distinct_and_work_is_the_same_every_time(suite: str) -> None:
-    entries = SUITES[suite](Choice(("numpy",)))
+    entries = SUITES[suite](NUMPY)
     ids = [entry.id for entry in entries]
     assert len(set(ids)) == len(ids) > 0
-    assert ids == [entry.id for entry in SUITES[suite](Choice(("numpy",)))]
+    assert ids == [entry.id for entry in SUITES[suite](NUMPY)]
     assert not any("," in each or " " in each for each in ids)
 
 
 def test_an_id_is_the_first_word_of_its_row() -> None:
     for suite in ("tccg", "overhead", "random", "reduce"):
-        entry = SUITES[suite](Choice(("numpy",), gflop=1e-4))[-1]
-        assert entry.make().name.split()[0] == entry.id
+        entry = SUITES[suite](replace(NUMPY, gflop=1e-4))[-1]
+        assert entry.make().facts.name.split()[0] == entry.id
+
+
+# --- entries that cannot be measured --------------------------------------------------------------
+
+
+def test_an_entry_that_cannot_be_made_is_a_failed_row_and_the_rest_runs() -> None:
+    entries = [
+        command.Entry("0", lambda: 1 // 0),
+        command.Entry("1", lambda: case_of(PRODUCT, NUMPY)),
+    ]
+    broken, right = command.measured(entries, HOST, CEILINGS, 5, "title")
+    assert broken.failures == {"contract": "ZeroDivisionError: integer division or modulo by zero"}
+    assert isnan(broken.ratio)
+    assert right.failures == {}
+
+
+def test_copies_are_used_in_turn() -> None:
+    used: list[int] = []
+    run = in_turn([lambda at=at: used.append(at) for at in range(3)])
+    for _ in range(4):
+        run()
+    assert used == [0, 1, 2, 0]
+
+
+def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> Library:
+        raise ImportError("No module named 'jax'")
+
+    monkeypatch.setitem(peers.PEERS, "host", {**peers.PEERS["host"], "jax": absent})
+    found = find_peers(("numpy", "jax"), "host")
+    assert list(found.found) == ["numpy"]
+    assert found.missing == {"jax": "No module named 'jax'"}

@@ -1,0 +1,183 @@
+"""Where a suite runs: arrays, clocks, how large the work is, ceilings. Here the host."""
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Run = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """FLOP/s of the library's matrix product, bytes/s (read + written) of a large copy."""
+
+    flops: float
+    bandwidth: float
+
+    def bound(self, flops: float, bytes: float) -> float:
+        """The least seconds: max(FLOPs / peak, bytes / bandwidth); NaN where both are 0."""
+        return max(flops / self.flops, bytes / self.bandwidth) or nan
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large the work is.
+
+    Contractions are scaled down to ``gflop`` (1e9 FLOPs), expressions until operands and four
+    results fit ``memory`` bytes, permuted tensors to ``permuted`` bytes (None: as in the data);
+    the extents of reductions and elementwise products are multiplied by ``growth``.
+    """
+
+    gflop: float
+    memory: int
+    permuted: int | None
+    growth: float
+
+
+class Device(Protocol):
+    """What measuring needs of the place where it measures.
+
+    ``handle`` is the contract.Handle to plan for, None for the default one. With ``batched``
+    every sample is a batch of calls, else only those of short calls are.
+    """
+
+    name: str
+    handle: Any
+    batched: bool
+    sizes: Sizes
+
+    def array(self, x: Array) -> Any:
+        """``x`` with its strides, in memory of the device."""
+
+    def numpy(self, x: Any) -> Array:
+        """A result on the host, column-major if it was."""
+
+    def wait(self) -> None:
+        """Return when all work is done."""
+
+    def clock(self, run: Run, count: int) -> float:
+        """Seconds of one call: the mean over ``count`` calls in a row, until they are done."""
+
+    def call_clock(self, run: Run, count: int) -> float:
+        """Seconds until one call returns, done or not."""
+
+    def copies(self, size: int) -> int:
+        """How many copies of ``size`` bytes to take in turn, so that no cache holds them all."""
+
+    def release(self) -> None:
+        """Give unused memory back, before the next case."""
+
+    def lost(self) -> bool:
+        """Whether an error has left the device unusable for this process."""
+
+    def ceilings(self, dtype: str) -> Ceilings:
+        """Both ceilings, measured now: the best of five of each."""
+
+    def about(self) -> dict[str, Any]:
+        """The machine, for those who read the numbers later."""
+
+    def versions(self) -> dict[str, str]:
+        """The versions of the device's libraries."""
+
+
+# --- the host -------------------------------------------------------------------------------------
+
+
+class Host:
+    """NumPy arrays and the host's clock."""
+
+    name = "host"
+    handle = None
+    batched = False
+    sizes = Sizes(gflop=8.0, memory=4 << 30, permuted=64 << 20, growth=1.0)
+
+    def array(self, x: Array) -> Array:
+        return x
+
+    def numpy(self, x: Any) -> Array:
+        return np.asarray(x)
+
+    def wait(self) -> None:
+        """A call that has returned is done."""
+
+    def clock(self, run: Run, count: int) -> float:
+        return host_seconds(run, count)
+
+    def call_clock(self, run: Run, count: int) -> float:
+        return host_seconds(run, count)
+
+    def copies(self, size: int) -> int:
+        return 1
+
+    def release(self) -> None:
+        """The allocator does it."""
+
+    def lost(self) -> bool:
+        return False
+
+    def ceilings(self, dtype: str) -> Ceilings:
+        threads = len(os.sched_getaffinity(0))
+        return Ceilings(product_rate(dtype, 1536), copy_rate(threads, 128 << 20))
+
+    def about(self) -> dict[str, Any]:
+        """CPU model, usable cores, system."""
+        return {"cpu": _cpu(), "cores": len(os.sched_getaffinity(0)), "os": platform.platform()}
+
+    def versions(self) -> dict[str, str]:
+        return {}
+
+
+HOST = Host()
+
+
+def host_seconds(run: Run, count: int) -> float:
+    """Seconds of one call on the host's clock: the mean over ``count`` calls in a row."""
+    each = range(count)
+    begin = time.perf_counter()
+    for _ in each:
+        run()
+    return (time.perf_counter() - begin) / count
+
+
+def product_rate(dtype: str, n: int) -> float:
+    """Real FLOP/s of the library's n x n matrix product."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.uniform(-1, 1, (n, n)).astype(dtype) for _ in range(2))
+    return product_flops(dtype, n) / min(host_seconds(lambda: np.matmul(a, b), 1) for _ in range(5))
+
+
+def product_flops(dtype: str, n: int) -> int:
+    """Real FLOPs of an n x n matrix product."""
+    return (8 if np.dtype(dtype).kind == "c" else 2) * n**3
+
+
+def copy_rate(threads: int, size: int) -> float:
+    """Bytes/s (read + written) of a copy of ``size`` bytes shared by ``threads``."""
+    source, target = np.ones(size // 8), np.zeros(size // 8)
+    parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))
+
+    with ThreadPoolExecutor(threads) as pool:
+
+        def copy() -> None:
+            for each in [pool.submit(np.copyto, theirs, mine) for mine, theirs in parts]:
+                each.result()
+
+        return 2 * source.nbytes / min(host_seconds(copy, 1) for _ in range(5))
+
+
+def _cpu() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor()
+    models = [part.split(":", 1)[1].strip() for part in text.splitlines() if "model name" in part]
+    return models[0] if models else platform.processor()

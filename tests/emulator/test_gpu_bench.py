@@ -1,0 +1,172 @@
+"""The suites' path on a GPU, on the emulator: times mean nothing there, checked results do."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import contract
+from bench import __main__ as command
+from bench import gpu, small_calls
+from bench.device import Ceilings, Sizes
+from bench.measure import calls_for
+from bench.suites import column_major
+
+from .cupy_surface.surface import installed
+from .device import Device
+
+CEILINGS = Ceilings(flops=1e13, bandwidth=1e12)
+TINY = Sizes(gflop=1e-5, memory=1 << 14, permuted=1 << 12, growth=0.02)
+CASES = (
+    "tccg 1",
+    "permute 3",
+    "elementwise 1",
+    "reduce 1",
+    "overhead expression0",
+    "random 1",
+    "pain 3",
+)
+
+
+@pytest.fixture(scope="module")
+def cupy(device: Device) -> Iterator[Any]:
+    """A CuPy on the emulator that can also be a peer: einsum is NumPy's, matmul does nothing."""
+    with installed() as found:
+
+        def einsum(text: str, *operands: Any, optimize: Any) -> Any:
+            return found.asarray(np.einsum(text, *(x.get() for x in operands)))
+
+        found.einsum = einsum
+        found.matmul = lambda a, b, out: out
+        yield found
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work that the emulator does in no time, and ceilings without measuring them."""
+    monkeypatch.setattr(gpu, "full_sizes", lambda free: TINY)
+    monkeypatch.setattr(gpu.Gpu, "ceilings", lambda self, dtype: CEILINGS)
+    monkeypatch.setattr("bench.measure.BATCH_SECONDS", 0.0)
+
+
+def run(suite: str, case: str, json: Path) -> int:
+    """One case of a suite in float32, beside CuPy."""
+    where = ["--device", "gpu", "--dtype", "float32", "--peers", "cupy", "--json", str(json)]
+    return command.main([suite, "--cases", case, *where])
+
+
+@pytest.mark.usefixtures("tiny", "cupy")
+@pytest.mark.parametrize("case", CASES)
+def test_a_case_of_each_suite_is_right(case: str, tmp_path: Path) -> None:
+    suite, id = case.split()
+    target = tmp_path / "out.json"
+    assert run(suite, id, target) == 0
+    found = json.loads(target.read_text(), parse_constant=pytest.fail)
+    (row,) = found["rows"]
+    assert row["failed"] == {}
+    assert row["error"].keys() == {"contract", "cupy"}
+    assert all(len(samples) == 5 for samples in row["samples"].values())
+    assert found["device"] == "gpu"
+    assert found["machine"]["gpu"] == "Emulated sm_90"
+    assert found["machine"]["compute_capability"] == "9.0"
+    assert found["versions"].keys() >= {"cupy", "cuda_driver", "cuda_runtime", "cublas"}
+    assert found["ceilings"] == found["ceilings_after"] == {"flops": 1e13, "bandwidth": 1e12}
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_wrong_result_fails_its_row(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wrong = cupy.zeros((3, 3), np.float32)
+    monkeypatch.setattr(cupy, "einsum", lambda text, *operands, optimize: wrong)
+    assert run("reduce", "1", tmp_path / "out.json") == 1
+    (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert row["failed"].keys() == {"cupy"}
+
+
+@pytest.mark.usefixtures("tiny", "cupy")
+def test_missing_peers_are_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def absent() -> None:
+        raise ImportError("No module named 'torch'")
+
+    monkeypatch.setitem(command.PEERS["gpu"], "torch", absent)  # type: ignore[arg-type]
+    arguments = ["reduce", "--cases", "1", "--device", "gpu", "--peers", "torch"]
+    assert command.main([*arguments, "--json", str(tmp_path / "out.json")]) == 0
+    assert "missing: torch: No module named 'torch'" in capsys.readouterr().out
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["missing"] == {"torch": "No module named 'torch'"}
+
+
+def test_arrays_keep_strides_and_results_keep_their_order(
+    cupy: Any, rng: np.random.Generator
+) -> None:
+    device = gpu.Gpu(cupy)
+    x = column_major(rng, (3, 4), "float64")
+    rows = np.lib.stride_tricks.as_strided(x[:, 0], (5, 3), (0, 8))
+    for each in (x, x[:, 0][None, :], rows):
+        there = device.array(each)
+        assert there.shape == each.shape
+        assert there.size < 12 or there.strides == each.strides
+        np.testing.assert_array_equal(device.numpy(there), each)
+    assert device.numpy(device.array(x)).flags.f_contiguous
+
+
+def test_copies_exceed_the_cache_within_bounds(cupy: Any) -> None:
+    device = gpu.Gpu(cupy)
+    cache = 60 << 20
+    assert device.copies(cache) == 4
+    assert device.copies(8) == gpu.COPIES
+    assert device.copies(device.sizes.memory * 2) == 1
+
+
+def test_a_batch_is_timed_by_events_and_a_call_until_it_returns(cupy: Any) -> None:
+    device = gpu.Gpu(cupy)
+    calls: list[int] = []
+    run: Callable[[], None] = lambda: calls.append(1)  # noqa: E731
+    assert device.clock(run, 3) >= 0
+    assert device.call_clock(run, 2) > 0
+    assert len(calls) == 5
+    assert calls_for(run, lambda run, count: 0.001) == 32
+
+
+def test_ceilings_are_rates(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "PRODUCT_EXTENT", 8)
+    monkeypatch.setattr(gpu, "COPY_BYTES", 1 << 16)
+    device = gpu.Gpu(cupy)
+    monkeypatch.setattr(device, "_best", lambda run: (run(), 0.5)[1])
+    assert device.ceilings("complex64") == Ceilings(8 * 8**3 / 0.5, 2 * (1 << 16) / 0.5)
+
+
+def test_a_lost_device_ends_the_run(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = gpu.Gpu(cupy)
+    assert not device.lost()
+    error = cupy.cuda.runtime.CUDARuntimeError(999)
+
+    def wait() -> None:
+        raise error
+
+    monkeypatch.setattr(device, "wait", wait)
+    assert device.lost()
+    entries = [command.Entry(str(at), lambda: 1 // 0) for at in range(3)]
+    rows = list(command.measured(entries, device, CEILINGS, 5, "title"))
+    assert [row.failures for row in rows] == [
+        {"contract": "ZeroDivisionError: integer division or modulo by zero"}
+    ]
+
+
+def test_small_calls_are_right_and_a_wrong_one_is_seen(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    permuted = small_calls.CALLS[0]
+    monkeypatch.setattr(small_calls, "DTYPES", ("float32",))
+    monkeypatch.setattr(small_calls, "CALLS", (permuted,))
+    assert small_calls.main() == 0
+    twisted = (lambda text, x: contract.permute(text, x, alpha=1.001), *permuted[1:])
+    monkeypatch.setattr(small_calls, "CALLS", (twisted,))
+    assert small_calls.main() == 1
+    assert "abc->cab float32: relative error 1.0e-03" in capsys.readouterr().out
