@@ -61,7 +61,7 @@ def reference_of(text: str, operands: Sequence[Array], seed: int = 0) -> Referen
     """
     wide = [x.astype("c16" if np.iscomplexobj(x) else "f8", copy=False) for x in operands]
     path = opt_einsum.contract_path(text, *operands, optimize="auto")[1]
-    values = np.asarray(opt_einsum.contract(text, *wide, optimize=path.path))
+    values = np.asarray(opt_einsum.contract(text, *wide, optimize=path.path), order="F")
     scale = max(float(np.max(np.abs(values), initial=0.0)), expected_size(text, operands)) or 1.0
     summed = [prod(path.size_dict[x] for x in step[1]) for step in path.contraction_list]
     return Reference(

@@ -209,16 +209,21 @@ def permutation(at: int, text: str, extents: Mapping[str, int], choice: Choice) 
     (source,), _ = split(text)
     x = column_major(np.random.default_rng(2000 + at), [extents[y] for y in source], choice.dtype)
     view = x.transpose(axes_of(text))
-    unwritten = np.full(view.shape, np.nan, view.dtype, order="F")
+    sources = copies([x], 2 * x.nbytes, choice.device)
     makers = {name: each.copy for name, each in choice.peers.items() if each.copy}
     runs = {
         name: in_turn(
-            [copy(text, *each) for each in copies((x, unwritten), 2 * x.nbytes, choice.device)]
+            [copy(text, each, choice.device.array(unwritten(view))) for (each,) in sources]
         )
         for name, copy in {OURS: permute_into, **makers}.items()
     }
     facts = Facts(f"{at} {text}", bytes=2.0 * x.nbytes, extents=extents)
-    return Case(facts, runs, lambda: exactly(view), packed=True)
+    return Case(facts, runs, lambda: exactly(np.asfortranarray(view)), packed=True)
+
+
+def unwritten(x: Array) -> Array:
+    """New memory for a column-major copy of ``x``: NaN until it is written."""
+    return np.full(x.shape, np.nan, x.dtype, order="F")
 
 
 def permute_into(text: str, source: Any, target: Any) -> Run:

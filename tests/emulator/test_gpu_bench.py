@@ -145,7 +145,7 @@ def test_ceilings_are_rates(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_lost_device_ends_the_run(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     device = gpu.Gpu(cupy)
     assert not device.lost()
-    error = cupy.cuda.runtime.CUDARuntimeError(999)
+    error = cupy.cuda.runtime.CUDARuntimeError(1)
 
     def wait() -> None:
         raise error

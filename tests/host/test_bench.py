@@ -27,7 +27,9 @@ from bench.suites import (
     fitted,
     flops_of,
     in_turn,
+    permutation,
     scaled,
+    unwritten,
 )
 
 CEILINGS = Ceilings(flops=1e11, bandwidth=1e10)
@@ -353,3 +355,13 @@ def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
     found = find_peers(("numpy", "jax"), "host")
     assert list(found.found) == ["numpy"]
     assert found.missing == {"jax": "No module named 'jax'"}
+
+
+def test_each_contestant_permutes_into_memory_of_its_own() -> None:
+    case = permutation(0, "ab->ba", {"a": 3, "b": 4}, NUMPY)
+    results = [run() for run in case.runs.values()]
+    assert len(results) == 2
+    assert not np.shares_memory(*results)
+    values = case.reference().values
+    assert all(np.array_equal(each, values) for each in results)
+    assert np.isnan(unwritten(values)).all()
