@@ -34,7 +34,10 @@ class Cutensor:
 
     def __init__(self) -> None:
         self.cupy = import_module("cupy")
-        self._api = api = import_module("cupy_backends.cuda.libs.cutensor")
+        # Imported in this form, CuPy also looks for the library where pip puts it.
+        from cupy_backends.cuda.libs import cutensor as api
+
+        self._api = api
         self._handle = api.create()
         self._preference = api.createPlanPreference(
             self._handle, api.ALGO_DEFAULT, api.JIT_MODE_NONE

@@ -141,19 +141,21 @@ def gpu(cutensor: Path | None = None) -> Gpu:
 
     SystemExit without CuPy or a GPU.
     """
-    if cutensor:
-        load_cutensor(cutensor)
     try:
         cupy = import_module("cupy")
     except ImportError as error:
         raise SystemExit(f"--device gpu needs CuPy: {error}.") from error
     if not cupy.cuda.is_available():
         raise SystemExit("--device gpu needs a GPU: CuPy finds none.")
+    if cutensor:
+        load_cutensor(cutensor)
     return Gpu(cupy)
 
 
 def load_cutensor(folder: Path) -> None:
     """Load cuTENSOR's libraries for CuPy's binding to find; SystemExit where they are not."""
+    from cupy_backends.cuda.libs import cublas  # noqa: F401  (cuTENSOR may need what it loads)
+
     for name in CUTENSOR_LIBRARIES:
         try:
             ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
