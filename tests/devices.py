@@ -52,6 +52,7 @@ class Gpu:
         if x.size:
             raw = np.array(_bytes(x, low, high))
             self.cupy.ndarray(raw.shape, np.uint8, memptr=memory + shift).set(raw)
+            self.cupy.cuda.runtime.deviceSynchronize()  # any stream may read it from now on
         first = memory + (x.ctypes.data - low + shift)
         return self.cupy.ndarray(x.shape, x.dtype, memptr=first, strides=x.strides)
 

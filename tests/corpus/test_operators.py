@@ -1,4 +1,4 @@
-"""Every unary operator in every verb, every binary operator."""
+"""Every unary operator, three to a kernel and in every verb; every binary operator."""
 
 from collections.abc import Callable
 from itertools import cycle
@@ -54,7 +54,7 @@ def test_elementwise(
     assert_evaluated(device.numpy(found), np.maximum(f(wide(x)), g(wide(y))) + 0.5 * h(wide(z)))
 
 
-@pytest.mark.parametrize(("name", "dtype"), [*zip(NAMES, cycle(REALS), strict=False)])
+@pytest.mark.parametrize(("name", "dtype"), [*zip(NAMES[1::3], cycle(REALS), strict=False)])
 def test_permutations(device: Device, name: str, dtype: str, rng: np.random.Generator) -> None:
     x = inside(rng, (33, 7), name, dtype)
     x[0, :3] = np.nan, np.inf, -np.inf
@@ -83,10 +83,10 @@ def test_products(
     assert_bounded(device.numpy(found), left @ right + added, size, 11 + 32, u)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [*zip(NAMES[::2], cycle(REALS), strict=False)])
+@pytest.mark.parametrize(("name", "dtype"), [*zip(NAMES[2::4], cycle(REALS), strict=False)])
 def test_reductions(device: Device, name: str, dtype: str, rng: np.random.Generator) -> None:
     """The operand's operator and that of C."""
-    of_c = (*NAMES, *NAMES)[NAMES.index(name) + 1]
+    of_c = NAMES[NAMES.index(name) - 1]
     x, z = inside(rng, (33, 7), name, dtype), inside(rng, (33,), of_c, dtype)
     found = ct.reduce(
         "ab->a",
@@ -103,19 +103,17 @@ def test_reductions(device: Device, name: str, dtype: str, rng: np.random.Genera
 
 
 def test_conjugates(device: Device, rng: np.random.Generator) -> None:
-    for dtype in ("complex64", "complex128"):
-        x, y = values(rng, (9, 11), dtype), values(rng, (11, 5), dtype)
-        a, b = device.array(x), device.array(y)
-        u = roundoffs(dtype)
-        found = ct.contract("mk,kn->mn", a, b, operators=("conj", None), handle=device.handle)
-        size = np.abs(wide(x)) @ np.abs(wide(y))
-        assert_bounded(device.numpy(found), wide(x).conj() @ wide(y), size, 11, u)
-        found = ct.permute("ab->ba", a, operator="conj", alpha=1j, handle=device.handle)
-        wanted = 1j * wide(x).conj().T
-        assert_bounded(device.numpy(found), wanted, np.abs(wanted), 1, u)
-        found = ct.reduce("ab->b", a, operators=("conj",), handle=device.handle)
-        wanted = wide(x).conj().sum(0)
-        assert_bounded(device.numpy(found), wanted, np.abs(wide(x)).sum(0), 9, u)
+    x, y = values(rng, (9, 11), "complex64"), values(rng, (11, 5), "complex64")
+    a, b, u = device.array(x), device.array(y), roundoffs("complex64")
+    found = ct.contract("mk,kn->mn", a, b, operators=("conj", None), handle=device.handle)
+    size = np.abs(wide(x)) @ np.abs(wide(y))
+    assert_bounded(device.numpy(found), wide(x).conj() @ wide(y), size, 11, u)
+    found = ct.permute("ab->ba", a, operator="conj", alpha=1j, handle=device.handle)
+    wanted = 1j * wide(x).conj().T
+    assert_bounded(device.numpy(found), wanted, np.abs(wanted), 1, u)
+    found = ct.reduce("ab->b", a, operators=("conj",), handle=device.handle)
+    wanted = wide(x).conj().sum(0)
+    assert_bounded(device.numpy(found), wanted, np.abs(wide(x)).sum(0), 9, u)
 
 
 def test_relu_of_integers(device: Device, rng: np.random.Generator) -> None:
@@ -142,8 +140,7 @@ def test_binary(device: Device, op: str, dtype: str, rng: np.random.Generator) -
     assert_bounded(found, BINARY[op](wide(x), wide(y).T), size, 1, roundoffs(dtype))
 
 
-@pytest.mark.parametrize("op", ["max", "min"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("op", "dtype"), [("max", "float32"), ("min", "bfloat16")])
 def test_nan_propagates(device: Device, op: str, dtype: str) -> None:
     x = np.ones((40, 3), dtype)
     x[17, 1] = np.nan

@@ -41,16 +41,14 @@ def test_permutations_of_high_rank(device: Device, rng: np.random.Generator) -> 
 @pytest.mark.parametrize(
     ("output", "pairs"), [("ab", ((1, 2), (0, 3))), ("ba", ((0, 0), (5, 1))), ("ba", ((8, 4),) * 2)]
 )
-@pytest.mark.parametrize("dtype", ["float32", "int16"])
 def test_padding(
     device: Device,
     output: str,
     pairs: Sequence[tuple[int, int]],
-    dtype: str,
     rng: np.random.Generator,
 ) -> None:
     for shape in ((9, 14), (1, 3), (0, 4), (70, 65)):
-        x = values(rng, shape, dtype)
+        x = values(rng, shape, "float32")
         found = ct.permute(
             f"ab->{output}",
             device.array(x),
@@ -65,15 +63,16 @@ def test_padding(
 
 @pytest.mark.parametrize("memory", MEMORY)
 def test_permutations_of_any_memory(device: Device, memory: str, rng: np.random.Generator) -> None:
-    for dtype in ("float32", "uint8"):
-        x = stored(values(rng, (9, 4, 34), dtype), memory)
-        for output in ("abc", "cab"):
-            found = ct.permute(f"abc->{output}", device.array(x), handle=device.handle)
-            np.testing.assert_array_equal(device.numpy(found), ordered(x, "abc", output))
+    x = stored(values(rng, (9, 4, 34), "float32"), memory)
+    for output in ("abc", "cab"):
+        found = ct.permute(f"abc->{output}", device.array(x), handle=device.handle)
+        np.testing.assert_array_equal(device.numpy(found), ordered(x, "abc", output))
 
 
-@pytest.mark.parametrize("output", ["", "a", "b", "c", "ab", "ca", "bc"])
-@pytest.mark.parametrize("op", ["add", "max"])
+@pytest.mark.parametrize(
+    ("output", "op"),
+    [*((each, "add") for each in ("", "a", "b", "c", "ab", "ca", "bc")), ("b", "max")],
+)
 def test_reductions(device: Device, output: str, op: str, rng: np.random.Generator) -> None:
     """Over first, middle and last modes, few and many."""
     function = {"add": np.add, "max": np.maximum}[op]

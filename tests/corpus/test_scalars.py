@@ -13,7 +13,7 @@ from tests.reference import assert_bounded, roundoffs, wide
 
 PRODUCT = case("mk,kn->mn", 13, 21, 35)
 BATCHED = case("lmk,lkn->nml", 3, 7, 5, 9)
-DTYPES = ("float32", "float64", "complex64", "complex128", "float16", "bfloat16", "int32", "uint8")
+DTYPES = ("float32", "complex128", "float16", "int32")
 
 
 def scaled(each: Case, dtype: str) -> Case:
@@ -87,7 +87,7 @@ def test_gaps_of_out_are_not_written(
     assert (found == 77).all()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "complex128"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_what_is_scaled_by_zero_is_not_read(
     device: Device, dtype: str, rng: np.random.Generator
 ) -> None:

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 import contract as ct
-from tests.corpus.cases import CONTRACTIONS, CONVERSIONS, MIXED, PASSES, TYPES, Case, case
+from tests.corpus.cases import (
+    CONTRACTIONS,
+    CONVERSIONS,
+    MIXED,
+    MIXED_ELEMENTWISE,
+    PASSES,
+    TYPES,
+    Case,
+    case,
+)
 from tests.corpus.checks import check, values
 from tests.devices import Device
 from tests.reference import assert_bounded, roundoffs, wide
@@ -33,6 +42,23 @@ def test_products_of_mixed_types(
     device: Device, dtypes: tuple[str, str], rng: np.random.Generator
 ) -> None:
     check(device, typed(PRODUCT, *dtypes), rng)
+
+
+@pytest.mark.parametrize("dtypes", MIXED_ELEMENTWISE, ids="-".join)
+def test_sums_of_mixed_types(
+    device: Device, dtypes: tuple[str, str], rng: np.random.Generator
+) -> None:
+    x, y = values(rng, (13, 20), dtypes[0]), values(rng, (13, 20), dtypes[1])
+    arrays = device.array(x), device.array(y)
+    found = ct.elementwise_binary("ab,ab->ab", *arrays, handle=device.handle)
+    common = np.result_type(*dtypes)
+    assert found.dtype == common
+    if common.kind in "iu":
+        wanted = x.astype(common) + y.astype(common)
+        np.testing.assert_array_equal(device.numpy(found), wanted)
+        return
+    size = np.abs(wide(x)) + np.abs(wide(y))
+    assert_bounded(device.numpy(found), wide(x) + wide(y), size, 1, roundoffs(common.name))
 
 
 @pytest.mark.parametrize(("dtype", "kind"), rows(CONTRACTIONS))
@@ -72,21 +98,32 @@ def test_converting_permutations(
     assert_bounded(device.numpy(found), wide(x).T, np.abs(wide(x)).T, 0, (0.0, 0.0))
 
 
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("dtype", ["int8", "bool", "uint16", "int64", "complex128"])
 def test_permutations_move_bits(device: Device, dtype: str, rng: np.random.Generator) -> None:
     x = values(rng, (9, 17, 5), dtype)
     found = ct.permute("abc->cab", device.array(x), handle=device.handle)
     np.testing.assert_array_equal(device.numpy(found), x.transpose(2, 0, 1))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "uint64", "bool"])
-def test_reductions_of_integers(device: Device, dtype: str, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "op"),
+    [
+        ("int8", "add"),
+        ("uint16", "mul"),
+        ("int64", "max"),
+        ("uint64", "min"),
+        ("bool", "add"),
+        ("uint8", "max"),
+        ("int32", "mul"),
+    ],
+)
+def test_reductions_of_integers(
+    device: Device, dtype: str, op: str, rng: np.random.Generator
+) -> None:
     x = values(rng, (7, 40, 5), dtype)
-    a = device.array(x)
-    for op in ("add", "max") if dtype != "bool" else ("add", "min"):
-        found = device.numpy(ct.reduce("abc->ac", a, op=op, handle=device.handle))
-        wanted = REDUCERS[op].reduce(x, axis=1, dtype=dtype)
-        np.testing.assert_array_equal(found, wanted)
+    found = ct.reduce("abc->ac", device.array(x), op=op, handle=device.handle)
+    wanted = REDUCERS[op].reduce(x, axis=1, dtype=dtype)
+    np.testing.assert_array_equal(device.numpy(found), wanted)
 
 
 def test_a_sum_of_halves_is_rounded_once(device: Device) -> None:
