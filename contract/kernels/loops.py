@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from contract.errors import NotSupportedError
 from contract.kernels.call import Fields
 from contract.layout import offset_bounds
 
@@ -70,6 +71,10 @@ def needs_wide_offsets(dimensions: Sequence[Dimension]) -> bool:
 
 def capacity(loops: int) -> int:
     """Room for that many loops in an argument struct; few sizes, so that few kernels are built."""
+    if loops > _CAPACITIES[-1]:
+        raise NotSupportedError(
+            f"A kernel has at most {_CAPACITIES[-1]} loops that do not fuse: this needs {loops}."
+        )
     return next(size for size in _CAPACITIES if loops <= size)
 
 

@@ -16,7 +16,7 @@ from contract.kernels.configurations import (
     REDUCE,
     architecture_of,
 )
-from contract.kernels.loops import Dimension, divisor, fused
+from contract.kernels.loops import Dimension, capacity, divisor, fused
 from contract.kernels.lower import lower
 from contract.plan import Plan, Scalar
 from contract.planner import make_plan
@@ -190,6 +190,12 @@ def offsets(dimensions: Sequence[Dimension]) -> list[tuple[int, ...]]:
             for i in range(each.extent)
         ]
     return sorted(found)
+
+
+def test_more_loops_than_the_arguments_hold_are_refused() -> None:
+    assert capacity(56) == 56
+    with pytest.raises(ct.NotSupportedError, match="at most 56 loops .* needs 57"):
+        capacity(57)
 
 
 def test_a_struct_is_laid_out_as_in_c() -> None:
