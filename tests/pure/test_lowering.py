@@ -194,7 +194,7 @@ def offsets(dimensions: Sequence[Dimension]) -> list[tuple[int, ...]]:
 
 def test_more_loops_than_the_arguments_hold_are_refused() -> None:
     assert capacity(56) == 56
-    with pytest.raises(ct.NotSupportedError, match="at most 56 loops .* needs 57"):
+    with pytest.raises(ct.NotSupportedError, match=r"at most 56 loops .* needs 57"):
         capacity(57)
 
 
