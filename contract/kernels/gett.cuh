@@ -238,11 +238,7 @@ template <class Offset>
 __device__ inline Place<Offset, 4, false> place(typename IndexOf<Offset>::type i, const Loop<4> *loops, unsigned count) {
   Place<Offset, 4, false> here;
 #pragma unroll 1
-  for (unsigned at = 0; at < count; ++at) {
-    const typename IndexOf<Offset>::type rest = quotient(i, loops[at]);
-    here.move(loops[at], remainder(i, rest, loops[at]));
-    i = rest;
-  }
+  for (unsigned at = 0; at < count; ++at) here.move(loops[at], split_off(i, loops[at]));
   return here;
 }
 
@@ -285,17 +281,11 @@ struct Gett {
     Offset k_a[2][TILE::K], k_b[2][TILE::K];
   };
 
-  static __device__ Index take(Index &i, const Loop<4> &loop) {
-    const Index rest = quotient(i, loop), here = remainder(i, rest, loop);
-    i = rest;
-    return here;
-  }
-
   static __device__ Corner corner(const Arguments &a, Index tile) {
     Corner c;
-    c.m = take(tile, a.tiles_of[0]) * TILE::M;
-    c.n = take(tile, a.tiles_of[1]) * TILE::N;
-    c.l = take(tile, a.tiles_of[2]) * TILE::L;
+    c.m = split_off(tile, a.tiles_of[0]) * TILE::M;
+    c.n = split_off(tile, a.tiles_of[1]) * TILE::N;
+    c.l = split_off(tile, a.tiles_of[2]) * TILE::L;
     c.part = tile;
     return c;
   }

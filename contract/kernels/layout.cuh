@@ -31,6 +31,14 @@ __device__ inline unsigned long long remainder(unsigned long long n, unsigned lo
   return n - quotient * d.inside;
 }
 
+// i = rest extent + index: returns the index and leaves the rest in i.
+template <class Index, int TENSORS>
+__device__ inline Index split_off(Index &i, const Loop<TENSORS> &loop) {
+  const Index rest = quotient(i, loop), index = remainder(i, rest, loop);
+  i = rest;
+  return index;
+}
+
 // The type of flattened indices that go with a type of offsets.
 template <class Offset> struct IndexOf { using type = unsigned; };
 template <> struct IndexOf<long long> { using type = unsigned long long; };
@@ -49,11 +57,8 @@ struct Place {
 
   // Splits ``i`` over loops, the first fastest; returns what is left for the loops that follow.
   __device__ unsigned split(unsigned i, const Loop<TENSORS> *loops, unsigned count) {
-    for (unsigned at = 0; at < count; ++at) {
-      const unsigned rest = quotient(i, loops[at]);
-      move(loops[at], i - rest * loops[at].extent);
-      i = rest;
-    }
+#pragma unroll 1  // there are few, and often none: more code would only be fetched and compiled
+    for (unsigned at = 0; at < count; ++at) move(loops[at], split_off(i, loops[at]));
     return i;
   }
 };

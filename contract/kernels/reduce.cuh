@@ -17,15 +17,6 @@ enum class Reading {
   RAGGED,   // the same where rows begin or end inside a vector
 };
 
-// i = rest * extent + index: returns the index and leaves the rest in i. Without padding ``inside`` is the extent, for counts beyond 31 bits too.
-template <class Index, int TENSORS>
-__device__ inline Index split_off(Index &i, const Loop<TENSORS> &loop) {
-  const Index whole = i;
-  if constexpr (sizeof(Index) == 4) i = quotient(whole, loop);
-  else i = whole / (Index)loop.inside;
-  return whole - i * (Index)loop.inside;
-}
-
 // The value of the lane whose number differs in ``bit``.
 template <class T>
 __device__ inline T of_partner(T x, int bit) {
