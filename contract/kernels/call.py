@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib import resources
+from math import copysign, inf
 
 from contract.plan import Scalar
 
@@ -208,22 +209,33 @@ def _size(dtype: str) -> int:
 
 
 def packed(dtype: str, value: complex) -> bytes:
-    """The bytes of one element; the alignment of a type is its size."""
+    """The bytes of one element; the alignment of a type is its size.
+
+    What is too large for a floating-point type is infinite, as in NumPy.
+    """
     if dtype == "bfloat16":
         return _bfloat16(float(value.real))
     kind = _FORMATS[dtype]
     if len(kind) == 2:
         number = complex(value)
-        return struct.pack("<" + kind, number.real, number.imag)
+        return _real(kind[0], number.real) + _real(kind[1], number.imag)
     if kind == "?":
         return struct.pack("<?", bool(value))
-    number_of = float if kind in "efd" else int
-    return struct.pack("<" + kind, number_of(value.real))
+    if kind in "efd":
+        return _real(kind, float(value.real))
+    return struct.pack("<" + kind, int(value.real))
+
+
+def _real(kind: str, value: float) -> bytes:
+    try:
+        return struct.pack("<" + kind, value)
+    except OverflowError:
+        return struct.pack("<" + kind, copysign(inf, value))
 
 
 def _bfloat16(value: float) -> bytes:
     """The upper half of a binary32, to nearest, ties to even."""
-    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    (bits,) = struct.unpack("<I", _real("f", value))
     if value != value:
         return struct.pack("<H", 0x7FC0)
     return struct.pack("<H", (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)

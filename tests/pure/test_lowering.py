@@ -221,3 +221,9 @@ def test_a_struct_is_laid_out_as_in_c() -> None:
 )
 def test_bfloat16_rounds_to_nearest_even(value: float, bits: int) -> None:
     assert packed("bfloat16", value) == bits.to_bytes(2, "little")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "complex64"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_is_too_large_for_a_type_is_infinite(dtype: str, sign: int) -> None:
+    assert packed(dtype, sign * 1e300) == packed(dtype, sign * float("inf"))
