@@ -3,7 +3,7 @@
 // A block does a tile: TX cells along D's fastest modes by TY cells along the fastest modes of sources that
 // lie in another order. A cell is UNIT elements which all of them keep side by side. Sources in D's order are read
 // where they are needed; the others are read along their own fastest mode and turned in shared memory, whose rows
-// are one word longer than the tile, so that neither direction meets a bank twice.
+// are one word longer than the tile, so that from 4 bytes an element on neither direction meets a bank twice.
 
 namespace contract {
 

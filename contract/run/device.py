@@ -37,7 +37,6 @@ from contract.workspace import rounded
 __all__ = ["DeviceExecutor", "DevicePlan"]
 
 OPTIONS = ("--std=c++17",)
-USUAL_SHARED = 48 << 10  # bytes of dynamic shared memory that need no permission
 Addresses = Sequence[int]  # of the plan's slots, then of what a step needs for itself
 Launch = Callable[[Addresses, Scalars], None]
 
@@ -97,7 +96,7 @@ class DeviceExecutor:
         self.machine = gpu(capability)
         self._cupy = cupy
         self._lock = threading.Lock()
-        self._kernels: dict[tuple[str, str], Any] = {}
+        self._kernels: dict[str, Any] = {}  # by source, which has one entry
         self._blas: _Blas | None = None
 
     def close(self) -> None:
@@ -153,13 +152,11 @@ class DeviceExecutor:
         """The compiled kernel; the same source is compiled once."""
         source = call.source
         with self._lock:
-            found = self._kernels.get((source, call.entry))
+            found = self._kernels.get(source)
             if found is None:
                 module = self._cupy.RawModule(code=source, options=OPTIONS, backend="nvrtc")
                 found = module.get_function(call.entry)
-                self._kernels[source, call.entry] = found
-            if call.shared > USUAL_SHARED:
-                found.max_dynamic_shared_size_bytes = call.shared
+                self._kernels[source] = found
         return found
 
     def _cublas(self) -> "_Blas":

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import contract as ct
+from tests.corpus.cases import CONVERSIONS
 from tests.reference import BITS, assert_bounded, roundoffs, wide
 
 HANDLES = {name: ct.Handle(kernels=name, threads=2) for name in ("numba", "numpy")}
@@ -204,18 +205,6 @@ def test_elementwise_and_permutation(
     )
     parts = [alpha * beta * wide(x).T * wide(y), gamma * wide(z).T]
     assert_bounded(found, sum(parts), sum(map(np.abs, parts)), 2, u)
-
-
-CONVERSIONS = [
-    ("float16", "float32", "32F"),
-    ("float32", "float16", "32F"),
-    ("bfloat16", "float32", "32F"),
-    ("float32", "bfloat16", "32F"),
-    ("float32", "float64", "64F"),
-    ("float64", "float32", "64F"),
-    ("complex64", "complex128", "64F"),
-    ("complex128", "complex64", "64F"),
-]
 
 
 @pytest.mark.parametrize("family", HANDLES)
