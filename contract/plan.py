@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
-from contract.compute import is_complex, item_size
+from contract.compute import ComputeType, is_complex, item_size
 from contract.descriptors import Algo, OperationDescriptor, Padding, TensorDescriptor
 from contract.operators import BinaryOperator, Operator
 from contract.text import Row, aligned, count, seconds
@@ -191,7 +191,7 @@ class Product:
     """D[l,m,n] = [alpha *] sum_k opA(A[l,m,k]) * opB(B[l,k,n]) [+ beta * opC(C[l,m,n])].
 
     ``a``, ``b``, ``d`` and ``c`` are slots; ``loops`` hold all strides. ``dtype`` is the type
-    in which products are formed and summed.
+    in which products are formed and summed; with ``compute`` they may be as inaccurate as that.
     """
 
     a: int
@@ -204,6 +204,7 @@ class Product:
     scaled: bool = False
     c: int | None = None
     operator_c: Operator = Operator.IDENTITY
+    compute: ComputeType | None = None
 
     def extent(self, *kinds: Kind) -> int:
         """The number of index values over all loops of these kinds."""

@@ -417,9 +417,11 @@ class _Builder:
     ) -> Term:
         next_slot = len(self.slots) + (target is None)
         problems = [
-            ProductProblem(a, b, d, addend, self.extents, self.accumulator, scaled, next_slot)
+            ProductProblem(
+                *(a, b, d, addend, self.extents, self.accumulator, scaled, next_slot),
+                compute=self.operation.rule.compute,
+            )
             for d in self._targets(a, b, pair, target, consumer)
-            for operands in ((a, b),)
         ]
         found = sorted(
             (each for problem in problems for each in options(problem, self.machine)),

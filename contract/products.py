@@ -10,7 +10,7 @@ from math import prod
 from operator import attrgetter
 from typing import TypeVar
 
-from contract.compute import item_size
+from contract.compute import ComputeType, item_size
 from contract.descriptors import Algo, TensorDescriptor
 from contract.operators import Operator
 from contract.plan import Gemm, Gett, Kind, Loop, Scalar, Source, Step, View
@@ -74,7 +74,8 @@ class Term:
 class ProductProblem:
     """d = [alpha *] a * b [+ beta * c], formed in ``dtype``; new slots count from ``next_slot``.
 
-    ``scaled`` says whether alpha belongs to this product; its d is then the result.
+    ``scaled`` says whether alpha belongs to this product; its d is then the result. ``compute``
+    is the least accuracy asked for; None: that of ``dtype``.
     """
 
     a: Term
@@ -85,6 +86,7 @@ class ProductProblem:
     dtype: str
     scaled: bool
     next_slot: int
+    compute: ComputeType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +214,7 @@ def product_step(
         scaled=problem.scaled,
         c=problem.c.slot if problem.c else None,
         operator_c=problem.c.operator if problem.c else Operator.IDENTITY,
+        compute=problem.compute,
     )
 
 

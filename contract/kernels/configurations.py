@@ -2,20 +2,25 @@
 
 from dataclasses import dataclass
 
+from contract.compute import item_size
 from contract.errors import NotSupportedError
 
 __all__ = [
     "ARCHITECTURES",
+    "CORE_TILES",
     "ELEMENTWISE",
     "GETT",
-    "GETT_TILES",
     "REDUCE",
     "Architecture",
+    "Arithmetic",
+    "CoreTile",
     "ElementwiseRow",
     "GettRow",
-    "GettTile",
     "ReduceRow",
+    "TensorTile",
+    "Tile",
     "architecture_of",
+    "tensor_tiles",
 ]
 
 
@@ -24,19 +29,24 @@ class Architecture:
     """A compute capability and the table of configurations that serves it.
 
     ``multiprocessors`` is that of the largest product: it fixes how work is split, so that a
-    result has the same bits on every card of an architecture.
+    result has the same bits on every card of an architecture. ``shared`` is the shared memory of
+    one of them (bytes).
     """
 
     capability: int
     table: int
     multiprocessors: int
+    shared: int
 
 
 ARCHITECTURES = (
-    Architecture(60, 60, 56),  # Tesla P100; everything from 6.0 to below 8.0
-    Architecture(80, 80, 108),  # A100
-    Architecture(90, 90, 132),  # H100, H200
-    Architecture(100, 100, 148),  # B200
+    Architecture(60, 60, 56, 64 << 10),  # Tesla P100; everything from 6.0 to below 8.0
+    Architecture(80, 80, 108, 164 << 10),  # A100
+    Architecture(86, 80, 84, 100 << 10),  # A40, RTX A6000
+    Architecture(89, 80, 142, 100 << 10),  # L40, RTX 6000 Ada
+    Architecture(90, 90, 132, 228 << 10),  # H100, H200
+    Architecture(100, 100, 148, 228 << 10),  # B200
+    Architecture(120, 100, 188, 100 << 10),  # RTX PRO 6000
 )
 
 
@@ -102,9 +112,12 @@ REDUCE = {
 }
 
 
+# ---- products ----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
-class GettTile:
-    """A tile of a product: what a block computes, and how its threads share it.
+class CoreTile:
+    """A tile of a product by the CUDA cores: what a block computes, how its threads share it.
 
     ``l`` x ``m`` x ``n`` elements of D in steps of ``k``; a thread has ``thread_m`` x
     ``thread_n`` of them, ``lanes_m`` x ``lanes_n`` threads lie side by side, and ``groups`` of
@@ -130,68 +143,187 @@ class GettTile:
         """Threads of a block."""
         return self.l * self.m * self.n // (self.thread_m * self.thread_n) * self.groups
 
+    def run(self, size: int) -> int:
+        """Sums of ``size`` bytes that a thread has side by side along m."""
+        return min(self.thread_m, 16 // max(size, 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How tensor cores form products: the ``unit`` of tensor.cuh, with ``k`` k's an instruction.
+
+    ``products`` instructions make one product of operands in parts; ``rate`` names the column of
+    GettRow that says how fast they are.
+    """
+
+    unit: str
+    k: int
+    products: int
+    rate: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorTile:
+    """A tile of a product by the tensor cores.
+
+    ``l`` x ``m`` x ``n`` elements of D, shared by ``warps_m`` x ``warps_n`` warps for each l;
+    ``stages`` steps of ``k`` are in shared memory. ``resident`` and ``efficiency`` as CoreTile.
+    """
+
+    l: int  # noqa: E741 - the loop's name
+    m: int
+    n: int
+    k: int
+    warps_m: int
+    warps_n: int
+    stages: int
+    resident: int
+    efficiency: float
+    reason: str
+    arithmetic: Arithmetic
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.l * self.warps_m * self.warps_n
+
+    def run(self, size: int) -> int:
+        """Sums of ``size`` bytes side by side along m: in shared memory there are always enough."""
+        return 16 // size if size > 1 else 8
+
+    def storage(self, size_a: int, size_b: int, dtype: str) -> int:
+        """Bytes of shared memory for the steps, or for sums on their way to D."""
+        step = self.l * self.k * (self.m * size_a + self.n * size_b)
+        size = max(item_size(dtype), 4)
+        warp = 8 * (self.m // self.warps_m * size + 16)
+        return max(self.stages * step, self.l * self.warps_m * self.warps_n * warp)
+
+
+Tile = CoreTile | TensorTile
+
+
+# Tiles of the CUDA cores keep two steps of both factors, with four elements of padding a row, in
+# 48 KB of shared memory. Blocks of a thread are as large as 64 to 128 accumulator registers allow.
+# ``resident`` is what registers and shared memory allow from 8.0 on.
+CORE_TILES = {
+    4: (
+        CoreTile(1, 128, 128, 8, 8, 8, 8, 4, 1, 2, 0.85, "large"),
+        CoreTile(1, 64, 64, 16, 8, 4, 8, 4, 1, 5, 0.70, "medium"),
+        CoreTile(1, 32, 32, 32, 4, 4, 8, 4, 2, 6, 0.50, "small"),
+        CoreTile(1, 16, 16, 64, 4, 4, 4, 4, 8, 6, 0.45, "small, long k"),
+        CoreTile(1, 128, 16, 16, 4, 4, 8, 4, 1, 6, 0.45, "few columns"),
+        CoreTile(1, 16, 128, 16, 4, 4, 4, 8, 1, 6, 0.45, "few rows"),
+        CoreTile(1, 256, 4, 16, 4, 1, 8, 4, 1, 4, 0.20, "matrix times vector"),
+        CoreTile(1, 4, 256, 16, 1, 4, 4, 8, 1, 4, 0.20, "vector times matrix"),
+        CoreTile(1, 4, 4, 256, 4, 4, 1, 1, 128, 4, 0.30, "dot product"),
+        CoreTile(32, 4, 4, 8, 4, 1, 1, 4, 1, 6, 0.20, "many tiny products"),
+        CoreTile(16, 8, 8, 8, 4, 2, 2, 4, 1, 6, 0.30, "many tiny products"),
+        CoreTile(8, 16, 16, 16, 4, 4, 4, 4, 1, 4, 0.40, "many small products"),
+    ),
+    8: (
+        CoreTile(1, 128, 64, 8, 8, 8, 8, 4, 1, 2, 0.85, "large"),
+        CoreTile(1, 64, 64, 8, 8, 4, 8, 4, 1, 3, 0.70, "medium"),
+        CoreTile(1, 32, 32, 16, 4, 4, 8, 4, 2, 4, 0.50, "small"),
+        CoreTile(1, 16, 16, 32, 4, 4, 4, 4, 8, 4, 0.45, "small, long k"),
+        CoreTile(1, 128, 16, 8, 4, 4, 8, 4, 1, 4, 0.45, "few columns"),
+        CoreTile(1, 16, 128, 8, 4, 4, 4, 8, 1, 4, 0.45, "few rows"),
+        CoreTile(1, 256, 4, 8, 4, 1, 8, 4, 1, 3, 0.20, "matrix times vector"),
+        CoreTile(1, 4, 256, 8, 1, 4, 4, 8, 1, 3, 0.20, "vector times matrix"),
+        CoreTile(1, 4, 4, 128, 4, 4, 1, 1, 128, 4, 0.30, "dot product"),
+        CoreTile(32, 4, 4, 8, 4, 1, 1, 4, 1, 4, 0.20, "many tiny products"),
+        CoreTile(16, 8, 8, 8, 4, 2, 2, 4, 1, 4, 0.30, "many tiny products"),
+        CoreTile(8, 16, 16, 8, 4, 4, 4, 4, 1, 4, 0.40, "many small products"),
+    ),
+    16: (
+        CoreTile(1, 64, 64, 8, 4, 4, 8, 4, 1, 2, 0.70, "large"),
+        CoreTile(1, 32, 32, 8, 4, 4, 8, 4, 2, 3, 0.60, "small"),
+        CoreTile(1, 16, 16, 16, 4, 4, 4, 4, 8, 3, 0.45, "small, long k"),
+        CoreTile(1, 64, 16, 8, 4, 2, 8, 4, 1, 4, 0.45, "few columns"),
+        CoreTile(1, 16, 64, 8, 2, 4, 4, 8, 1, 4, 0.45, "few rows"),
+        CoreTile(1, 128, 4, 8, 4, 1, 8, 4, 1, 3, 0.20, "matrix times vector"),
+        CoreTile(1, 4, 128, 8, 1, 4, 4, 8, 1, 3, 0.20, "vector times matrix"),
+        CoreTile(1, 4, 4, 64, 4, 4, 1, 1, 64, 4, 0.30, "dot product"),
+        CoreTile(16, 4, 4, 8, 4, 1, 1, 4, 1, 4, 0.20, "many tiny products"),
+        CoreTile(8, 8, 8, 8, 4, 2, 2, 4, 1, 4, 0.30, "many tiny products"),
+        CoreTile(4, 16, 16, 8, 4, 4, 4, 4, 1, 4, 0.40, "many small products"),
+    ),
+}
+
+# Tiles of the tensor cores by the size of a sum: sides, warps, steps in shared memory, blocks on a
+# multiprocessor, efficiency. A warp has 64 accumulator registers, or 128 in the largest tile, where
+# each fragment read is used most. Three or four steps keep 32 KB and more on their way.
+_TENSOR_TILES = {
+    4: (
+        (1, 256, 128, (4, 2), 3, 1, 0.90, "large"),
+        (1, 128, 128, (2, 4), 4, 2, 0.80, "large, several blocks beside each other"),
+        (1, 64, 64, (2, 2), 4, 4, 0.60, "medium"),
+        (1, 32, 32, (2, 2), 4, 6, 0.30, "small"),
+        (1, 128, 32, (4, 1), 4, 4, 0.45, "few columns"),
+        (1, 32, 128, (1, 4), 4, 4, 0.45, "few rows"),
+        (8, 16, 16, (1, 1), 2, 3, 0.20, "many tiny products"),
+        (4, 32, 32, (1, 2), 2, 3, 0.30, "many small products"),
+    ),
+    8: (
+        (1, 128, 64, (4, 2), 3, 2, 0.85, "large"),
+        (1, 64, 64, (2, 2), 3, 3, 0.70, "medium"),
+        (1, 32, 32, (2, 2), 3, 4, 0.40, "small"),
+        (1, 128, 16, (4, 1), 3, 4, 0.40, "few columns"),
+        (1, 16, 128, (1, 4), 3, 4, 0.40, "few rows"),
+        (8, 16, 16, (1, 1), 2, 2, 0.25, "many tiny products"),
+        (4, 32, 32, (1, 2), 2, 2, 0.35, "many small products"),
+    ),
+    16: (
+        (1, 64, 64, (2, 4), 3, 1, 0.85, "large"),
+        (1, 64, 32, (2, 2), 3, 2, 0.75, "medium"),
+        (1, 32, 32, (2, 2), 3, 4, 0.50, "small"),
+        (1, 64, 16, (4, 1), 3, 4, 0.40, "few columns"),
+        (1, 16, 64, (1, 4), 3, 4, 0.40, "few rows"),
+        (8, 16, 16, (1, 1), 2, 1, 0.30, "many tiny products"),
+        (4, 32, 32, (1, 2), 2, 1, 0.40, "many small products"),
+    ),
+}
+
+
+def tensor_tiles(arithmetic: Arithmetic, size: int, dtype: str) -> tuple[TensorTile, ...]:
+    """The tiles for elements of ``size`` bytes, summed in ``dtype``.
+
+    A step has 64 bytes of each row, 128 where elements have 8 or 16: whole sectors of memory, and
+    lines that shared memory reads without conflicts.
+    """
+    k = max(arithmetic.k, (64 if size <= 4 else 128) // size)
+    return tuple(
+        TensorTile(l, m, n, k, *warps, stages, resident, efficiency, reason, arithmetic)
+        for l, m, n, warps, stages, resident, efficiency, reason in _TENSOR_TILES[  # noqa: E741
+            max(item_size(dtype), 4)
+        ]
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class GettRow:
     """Rates of one multiprocessor that decide between tiles, per clock."""
 
     bytes: float  # from memory
-    multiply_adds: float  # of float32
+    single: float  # multiply-adds of float32 by the CUDA cores
+    double: float  # of float64
+    tf32: float  # by the tensor cores, as mma.sync reaches them; 0: there are none
+    half: float  # of float16 and bfloat16, summed in float32
+    int8: float
+    f64: float
     step: int  # clocks from a load to its use: what a step takes at least
     block: int  # clocks to begin and to end a block
     launch: int  # clocks of a further launch
 
 
-# All tiles keep two steps of both factors, with four elements of padding a row, in 48 KB of shared
-# memory. Blocks of a thread are as large as 64 to 128 accumulator registers allow. ``resident`` is
-# what registers and shared memory allow from 8.0 on.
-GETT_TILES = {
-    4: (
-        GettTile(1, 128, 128, 8, 8, 8, 8, 4, 1, 2, 0.85, "large"),
-        GettTile(1, 64, 64, 16, 8, 4, 8, 4, 1, 5, 0.70, "medium"),
-        GettTile(1, 32, 32, 32, 4, 4, 8, 4, 2, 6, 0.50, "small"),
-        GettTile(1, 16, 16, 64, 4, 4, 4, 4, 8, 6, 0.45, "small, long k"),
-        GettTile(1, 128, 16, 16, 4, 4, 8, 4, 1, 6, 0.45, "few columns"),
-        GettTile(1, 16, 128, 16, 4, 4, 4, 8, 1, 6, 0.45, "few rows"),
-        GettTile(1, 256, 4, 16, 4, 1, 8, 4, 1, 4, 0.20, "matrix times vector"),
-        GettTile(1, 4, 256, 16, 1, 4, 4, 8, 1, 4, 0.20, "vector times matrix"),
-        GettTile(1, 4, 4, 256, 4, 4, 1, 1, 128, 4, 0.30, "dot product"),
-        GettTile(32, 4, 4, 8, 4, 1, 1, 4, 1, 6, 0.20, "many tiny products"),
-        GettTile(16, 8, 8, 8, 4, 2, 2, 4, 1, 6, 0.30, "many tiny products"),
-        GettTile(8, 16, 16, 16, 4, 4, 4, 4, 1, 4, 0.40, "many small products"),
-    ),
-    8: (
-        GettTile(1, 128, 64, 8, 8, 8, 8, 4, 1, 2, 0.85, "large"),
-        GettTile(1, 64, 64, 8, 8, 4, 8, 4, 1, 3, 0.70, "medium"),
-        GettTile(1, 32, 32, 16, 4, 4, 8, 4, 2, 4, 0.50, "small"),
-        GettTile(1, 16, 16, 32, 4, 4, 4, 4, 8, 4, 0.45, "small, long k"),
-        GettTile(1, 128, 16, 8, 4, 4, 8, 4, 1, 4, 0.45, "few columns"),
-        GettTile(1, 16, 128, 8, 4, 4, 4, 8, 1, 4, 0.45, "few rows"),
-        GettTile(1, 256, 4, 8, 4, 1, 8, 4, 1, 3, 0.20, "matrix times vector"),
-        GettTile(1, 4, 256, 8, 1, 4, 4, 8, 1, 3, 0.20, "vector times matrix"),
-        GettTile(1, 4, 4, 128, 4, 4, 1, 1, 128, 4, 0.30, "dot product"),
-        GettTile(32, 4, 4, 8, 4, 1, 1, 4, 1, 4, 0.20, "many tiny products"),
-        GettTile(16, 8, 8, 8, 4, 2, 2, 4, 1, 4, 0.30, "many tiny products"),
-        GettTile(8, 16, 16, 8, 4, 4, 4, 4, 1, 4, 0.40, "many small products"),
-    ),
-    16: (
-        GettTile(1, 64, 64, 8, 4, 4, 8, 4, 1, 2, 0.70, "large"),
-        GettTile(1, 32, 32, 8, 4, 4, 8, 4, 2, 3, 0.60, "small"),
-        GettTile(1, 16, 16, 16, 4, 4, 4, 4, 8, 3, 0.45, "small, long k"),
-        GettTile(1, 64, 16, 8, 4, 2, 8, 4, 1, 4, 0.45, "few columns"),
-        GettTile(1, 16, 64, 8, 2, 4, 4, 8, 1, 4, 0.45, "few rows"),
-        GettTile(1, 128, 4, 8, 4, 1, 8, 4, 1, 3, 0.20, "matrix times vector"),
-        GettTile(1, 4, 128, 8, 1, 4, 4, 8, 1, 3, 0.20, "vector times matrix"),
-        GettTile(1, 4, 4, 64, 4, 4, 1, 1, 64, 4, 0.30, "dot product"),
-        GettTile(16, 4, 4, 8, 4, 1, 1, 4, 1, 4, 0.20, "many tiny products"),
-        GettTile(8, 8, 8, 8, 4, 2, 2, 4, 1, 4, 0.30, "many tiny products"),
-        GettTile(4, 16, 16, 8, 4, 4, 4, 4, 1, 4, 0.40, "many small products"),
-    ),
-}
-# Bandwidth and clock of the products named above, by multiprocessor.
+# Bandwidth, clock and peak rates of the products named above, by multiprocessor. On 9.0 mma.sync
+# reaches some 5/8 of the peak of wgmma; for 10.0 nothing is published, and it is taken as 8.0.
 GETT = {
-    60: GettRow(10, 64, 700, 2000, 4000),
-    80: GettRow(13, 64, 700, 2000, 4000),
-    90: GettRow(18, 128, 800, 2000, 4000),
-    100: GettRow(28, 128, 800, 2000, 4000),
+    60: GettRow(10, 64, 32, 0, 0, 0, 0, 700, 2000, 4000),
+    80: GettRow(13, 64, 32, 512, 1024, 2048, 64, 700, 2000, 4000),
+    86: GettRow(5, 128, 2, 256, 512, 1024, 0, 700, 2000, 4000),
+    89: GettRow(2.5, 128, 2, 256, 512, 1024, 0, 700, 2000, 4000),
+    90: GettRow(18, 128, 64, 640, 1280, 2560, 128, 800, 2000, 4000),
+    100: GettRow(28, 128, 64, 512, 1024, 2048, 64, 800, 2000, 4000),
+    120: GettRow(4, 128, 2, 256, 512, 1024, 0, 800, 2000, 4000),
 }

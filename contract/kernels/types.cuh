@@ -17,6 +17,11 @@ template <class T, class U> struct IsSame { static constexpr bool value = false;
 template <class T> struct IsSame<T, T> { static constexpr bool value = true; };
 template <class T, class U> constexpr bool is_same = IsSame<T, U>::value;
 template <class T> constexpr bool is_complex = IsComplex<T>::value;
+template <class T> struct RealOf { using type = T; };
+template <class Real> struct RealOf<Complex<Real>> { using type = Real; };
+// A real or complex number, as T is, of a type of real numbers.
+template <class T, class Real> struct WithReal { using type = Real; };
+template <class Old, class Real> struct WithReal<Complex<Old>, Real> { using type = Complex<Real>; };
 template <class T> constexpr bool is_float = is_same<T, float> || is_same<T, double>;
 
 // ---- 16-bit floating-point types: computed in float ------------------------------------------

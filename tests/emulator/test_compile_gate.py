@@ -12,9 +12,9 @@ import contract as ct
 from contract.heuristics import gpu
 from contract.kernels.call import KernelCall
 from contract.kernels.configurations import (
-    GETT_TILES,
+    CORE_TILES,
     Architecture,
-    GettTile,
+    CoreTile,
     architecture_of,
 )
 from contract.kernels.elementwise import elementwise_calls
@@ -83,7 +83,7 @@ def reduction(text: str, extents: dict[str, int], dtype: str, operator: str = "a
     return build
 
 
-def product(dtype: str, tile: GettTile) -> Build:
+def product(dtype: str, tile: CoreTile) -> Build:
     def build(architecture: Architecture) -> KernelCall:
         a = ct.Operand(tensor(dtype, 64, 32, 64), "abk")
         b = ct.Operand(tensor(dtype, 64, 128), "kc")
@@ -103,7 +103,7 @@ def products(dtype: str, size: int, count: int) -> list[Family]:
             product(dtype, tile),
             tile.resident,
         )
-        for tile in GETT_TILES[size][:count]
+        for tile in CORE_TILES[size][:count]
     ]
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from contract.compute import item_size
-from contract.kernels.configurations import ARCHITECTURES, GETT_TILES, GettTile, architecture_of
+from contract.kernels.configurations import ARCHITECTURES, CORE_TILES, CoreTile, architecture_of
 from contract.kernels.gett import gett_calls
-from contract.kernels.gett_tiles import Extents, Share, share
+from contract.kernels.gett_tiles import Extents, Share, Workload, share
 from contract.operators import Operator
 
 from .device import Device, Options, Schedule
@@ -23,8 +23,8 @@ HOPPER = architecture_of(90)
 RANDOM = Options(Schedule.RANDOM, seed=5)
 NONE = (1, 0, 0)
 BOTH = (2.5, -0.5, 0)
-LARGE, MEDIUM, SMALL, DEEP, _, _, GEMV, VECMAT, DOT, TINY4, TINY8, _ = GETT_TILES[4]
-PAIR, QUAD = GETT_TILES[8][2], GETT_TILES[16][1]
+LARGE, MEDIUM, SMALL, DEEP, _, _, GEMV, VECMAT, DOT, TINY4, TINY8, _ = CORE_TILES[4]
+PAIR, QUAD = CORE_TILES[8][2], CORE_TILES[16][1]
 
 
 def modes(**extents: Sequence[int]) -> tuple[Mode, ...]:
@@ -51,7 +51,7 @@ def case(
     return Case(tuple(loops), layouts, known, dtype, operators or {})
 
 
-def shared(tile: GettTile, k: int, parts: int = 1) -> Share:
+def shared(tile: CoreTile, k: int, parts: int = 1) -> Share:
     part_k = max(1, ceil(ceil(k / parts) / tile.k)) * tile.k
     return Share(tile, max(1, ceil(k / part_k)), part_k)
 
@@ -61,7 +61,7 @@ def run(
     rng: Rng,
     made: Case,
     scalars: Sequence[complex] = BOTH,
-    tile: GettTile | None = None,
+    tile: CoreTile | None = None,
     parts: int = 1,
     options: Options = RANDOM,
 ) -> str:
@@ -81,8 +81,8 @@ def around(side: int, rng: Rng) -> int:
     return int(rng.choice([1, side - 1, side, side + 1, 2 * side + 3]))
 
 
-@pytest.mark.parametrize("tile", GETT_TILES[4], ids=lambda tile: f"{tile.l}x{tile.m}x{tile.n}")
-def test_edges_of_every_tile(device: Device, rng: Rng, tile: GettTile) -> None:
+@pytest.mark.parametrize("tile", CORE_TILES[4], ids=lambda tile: f"{tile.l}x{tile.m}x{tile.n}")
+def test_edges_of_every_tile(device: Device, rng: Rng, tile: CoreTile) -> None:
     """One element at once, along k in A and n in B."""
     for _ in range(4):
         sizes = {
@@ -164,7 +164,7 @@ def test_twenty_modes(device: Device, rng: Rng) -> None:
         own = [at for at, mode in enumerate(loops) if mode.kind in HAVE[name]]
         layouts[name] = Layout(tuple(rng.permutation(own).tolist()))
     stub = run(device, rng, replace(case(loops), layouts=layouts), tile=SMALL)
-    assert "int, 24," in stub
+    assert "float, 24," in stub
 
 
 def test_a_batch_mode_that_one_factor_lacks_is_a_row(device: Device, rng: Rng) -> None:
@@ -249,7 +249,7 @@ TYPES = [
 
 @pytest.mark.parametrize(("dtype", "tile", "types"), TYPES, ids=lambda x: str(x)[:30])
 def test_every_type(
-    device: Device, rng: Rng, dtype: str, tile: GettTile, types: dict[str, str]
+    device: Device, rng: Rng, dtype: str, tile: CoreTile, types: dict[str, str]
 ) -> None:
     """Vectors as wide as they go; sums of integers wrap around."""
     whole = np.dtype(dtype).kind in "biu"
@@ -275,7 +275,7 @@ def test_operators(
     device: Device, rng: Rng, dtype: str, a: Operator, b: Operator, c: Operator
 ) -> None:
     """1 / 0 would be infinite beyond the last k."""
-    tile = GETT_TILES[max(item_size(dtype), 4)][2]
+    tile = CORE_TILES[max(item_size(dtype), 4)][2]
     for k in (2, 31, 45):
         made = case(
             modes(m=(20,), n=(17,), k=(k,)),
@@ -331,10 +331,10 @@ def test_more_indices_than_31_bits_are_counted_in_64() -> None:
         (Extents(1, 64, 64, 10**5), MEDIUM, True),
     ],
 )
-def test_tiles_fit_the_shape(extents: Extents, tile: GettTile, parts: bool) -> None:
+def test_tiles_fit_the_shape(extents: Extents, tile: CoreTile, parts: bool) -> None:
     """Large tiles for large products, long ones for vectors; parts where blocks are too few."""
     for architecture in ARCHITECTURES:
-        chosen = share(extents, "float32", architecture)
+        chosen = share(Workload(extents, 4, 4, "float32"), architecture)
         assert chosen.tile == tile
         assert (chosen.parts > 1) is parts
         assert (chosen.parts - 1) * chosen.part_k < extents.k <= chosen.parts * chosen.part_k

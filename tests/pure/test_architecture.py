@@ -23,6 +23,8 @@ LEVELS = (
     {"kernels.call", "kernels.configurations", "kernels.names"},
     {"kernels.loops"},
     {"kernels.blas", "kernels.elementwise", "kernels.gett_tiles", "kernels.reduce"},
+    {"kernels.arithmetic"},
+    {"kernels.product"},
     {"kernels.gett"},
     {"kernels.lower"},
     {"run.explain", "run.workers", "run.blas_threads", "run.host_views", "run.cupy_module"},
@@ -47,7 +49,7 @@ LEVELS = (
     {"__main__"},
 )
 ARRAY_LIBRARIES = {"numpy", "cupy", "numba", "torch", "jax"}
-PLANNING = set().union(*LEVELS[:14])
+PLANNING = set().union(*LEVELS[:16])
 
 
 def modules() -> dict[str, Path]:

@@ -1,0 +1,66 @@
+"""Which arithmetic of the tensor cores serves a compute type.
+
+An arithmetic serves where what it does to an input and to a sum is within what the compute type
+promises, for every input: float32 is never rounded to a type of fewer exponents.
+"""
+
+from collections.abc import Collection
+
+from contract.compute import ComputeType
+from contract.kernels.configurations import Arithmetic
+from contract.operators import Operator
+
+__all__ = ["arithmetic"]
+
+TF32 = Arithmetic("Tf32<1>", 8, 1, "tf32", "tf32 tensor cores")
+TF32X3 = Arithmetic("Tf32<2>", 8, 3, "tf32", "tf32 tensor cores, operands in 2 parts")
+F16 = Arithmetic("F16", 16, 1, "half", "float16 tensor cores")
+BF16 = Arithmetic("Bf16<1>", 16, 1, "half", "bfloat16 tensor cores")
+BF16X6 = Arithmetic("Bf16<3>", 16, 6, "half", "bfloat16 tensor cores, operands in 3 parts")
+INT8 = Arithmetic("Int8<signed char>", 32, 1, "int8", "8-bit tensor cores")
+UINT8 = Arithmetic("Int8<unsigned char>", 32, 1, "int8", "8-bit tensor cores")
+F64 = Arithmetic("F64<4>", 4, 1, "f64", "float64 tensor cores")
+F64_WIDE = Arithmetic("F64<8>", 8, 1, "f64", "float64 tensor cores")
+
+# float16 has 11 bits, as tf32 has, but too few exponents for what a float32 may hold; two parts of
+# it would need the same range twice. Three parts of bfloat16 have all of float32, and the six of
+# their nine products that are not below its roundoff are enough for both split types.
+_SINGLE = {
+    ComputeType.TF32: TF32,
+    ComputeType.F16: TF32,
+    ComputeType.BF16: BF16,
+    ComputeType.TF32X3: TF32X3,
+    ComputeType.F16X4: BF16X6,
+    ComputeType.BF16X9: BF16X6,
+}
+_EXACT = {"float16": F16, "bfloat16": BF16, "int8": INT8, "uint8": UINT8}
+# Operators whose results have no more bits than what they are applied to.
+_SAME_BITS = {Operator.IDENTITY, Operator.NEG, Operator.ABS, Operator.RELU, Operator.CONJ}
+WIDE_FROM = 90  # the capability from which on there are instructions for larger steps of float64
+
+
+def arithmetic(
+    types: Collection[str],
+    dtype: str,
+    compute: ComputeType | None,
+    operators: Collection[Operator],
+    capability: int,
+) -> tuple[Arithmetic, ...]:
+    """What may multiply factors of ``types`` with ``operators`` beside the CUDA cores.
+
+    ``dtype`` is the type of sums, ``compute`` what is promised; below 8.0 nothing.
+    """
+    if capability < 80:
+        return ()
+    if dtype in ("float64", "complex128"):
+        return (F64_WIDE if capability >= WIDE_FROM else F64,)
+    if dtype in ("float32", "complex64") and compute in _SINGLE:
+        if len(set(types)) > 1 or not set(types) & {"float16", "bfloat16"}:
+            return (_SINGLE[compute],)
+    (common, *others) = set(types)
+    exact = _EXACT.get(common)
+    if others or exact is None or not _SAME_BITS.issuperset(operators):
+        return ()
+    if dtype == common or dtype == "float32":
+        return (exact,)
+    return ()

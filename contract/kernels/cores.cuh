@@ -1,0 +1,231 @@
+// The main loop of a product by the CUDA cores, for every type.
+//
+// While a block multiplies one step of K k's out of shared memory it reads the next into registers.
+
+namespace contract {
+
+// L x M x N elements of D by GROUPS groups of threads, which share the k of a step. A thread has TM x TN elements;
+// LM x LN threads side by side make the smallest rectangle of a tile.
+template <int L_, int M_, int N_, int K_, int TM_, int TN_, int LM_, int LN_, int GROUPS_>
+struct CoreTile {
+  static constexpr int L = L_, M = M_, N = N_, K = K_, TM = TM_, TN = TN_, LM = LM_, LN = LN_, GROUPS = GROUPS_;
+  static constexpr int ROWS = L * M, COLUMNS = L * N;
+  static constexpr int CELLS_M = M / (LM * TM), CELLS_N = N / (LN * TN);
+  static constexpr int GROUP = L * CELLS_M * CELLS_N * LM * LN, THREADS = GROUP * GROUPS;
+  static_assert(CELLS_M * LM * TM == M && CELLS_N * LN * TN == N && K % GROUPS == 0);
+};
+
+// ---- reading a factor ----------------------------------------------------------------------------
+
+// Moves K x ROWS elements of a factor from memory to registers, and from there, converted, to shared memory, where
+// element (k, row) is at k PITCH + row. Lanes cover 32 bytes along k, so that with the pitch's four elements of
+// padding the stores that turn a factor meet no bank twice.
+template <class F, class Compute, class Sum, class Offset, int ROWS, int K, int THREADS>
+struct Loader : Accesses<F, ROWS, K, THREADS> {
+  using Access = Accesses<F, ROWS, K, THREADS>;
+  using T = typename F::Type;
+  using Raw = Vector<T, F::width>;
+  using Access::ITEMS_K, Access::ITEMS_ROW;
+  static constexpr int PITCH = ROWS + most(4, 16 / (int)sizeof(Sum)), BYTES = K * PITCH * (int)sizeof(Sum);
+
+  const T *origin;
+  bool there[ITEMS_ROW];
+  Offset row[ITEMS_ROW];
+  Raw raw[ITEMS_ROW][ITEMS_K];
+
+  // ``valid(row)`` says whether a row is in the tensor; ``rows`` has the offsets of those that are.
+  template <class Valid>
+  __device__ Loader(const T *origin, const Offset *rows, const Valid &valid) : origin(origin) {
+#pragma unroll
+    for (int i = 0; i < ITEMS_ROW; ++i) {
+      there[i] = this->takes_part && valid(Access::row(i));
+      row[i] = there[i] ? rows[Access::row(i)] : 0;
+    }
+  }
+
+  // Begins to read a step with ``left`` k's left.
+  template <class Index>
+  __device__ void fetch(const Offset *offsets, Index left) {
+#pragma unroll
+    for (int j = 0; j < ITEMS_K; ++j) {
+      const bool inside = this->k(j) < left;
+      const Offset offset = inside ? offsets[this->k(j)] : 0;
+#pragma unroll
+      for (int i = 0; i < ITEMS_ROW; ++i) {
+        raw[i][j] = Raw{};
+        if (there[i] && inside) raw[i][j] = *(const Raw *)(origin + row[i] + offset);
+      }
+    }
+  }
+
+  // Zero beyond the last k.
+  template <class Index>
+  __device__ void put(Sum *stage, Index left) const {
+    if (!this->takes_part) return;
+#pragma unroll
+    for (int j = 0; j < ITEMS_K; ++j)
+#pragma unroll
+      for (int i = 0; i < ITEMS_ROW; ++i) {
+        Vector<Sum, F::width> values;
+#pragma unroll
+        for (int e = 0; e < F::width; ++e) {
+          values.at[e] = convert<Sum>(apply<F::op>(convert<Compute>(raw[i][j].at[e])));
+          if (F::op != Operator::IDENTITY && this->k(j) >= left) values.at[e] = zero<Sum>();
+        }
+        Sum *to = stage + this->k(j) * PITCH + Access::row(i);
+        if constexpr (Access::BY_K) {
+#pragma unroll
+          for (int e = 0; e < F::width; ++e) to[e * PITCH] = values.at[e];
+        } else {
+          *(Vector<Sum, F::width> *)to = values;
+        }
+      }
+  }
+};
+
+// ---- the main loop ---------------------------------------------------------------------------------
+
+// A thread's TM x TN elements of a tile: runs of RUN_M x RUN_N, which one access moves, LM x LN runs apart, so that
+// lanes side by side read 16 bytes side by side.
+template <class TILE, class COMPUTE, class OFFSET, class FA, class FB>
+struct Cores {
+  using Tile = TILE;
+  using Compute = COMPUTE;
+  using Offset = OFFSET;
+  using TA = typename FA::Type;
+  using TB = typename FB::Type;
+  using Sum = typename Summed<Compute>::type;
+  using Partial = Sum;
+  using LoadA = Loader<FA, Compute, Sum, Offset, Tile::ROWS, Tile::K, Tile::THREADS>;
+  using LoadB = Loader<FB, Compute, Sum, Offset, Tile::COLUMNS, Tile::K, Tile::THREADS>;
+  static constexpr int TM = Tile::TM, TN = Tile::TN;
+  static constexpr int RUN_M = least(TM, 16 / (int)sizeof(Sum)), RUN_N = least(TN, 16 / (int)sizeof(Sum));
+  static constexpr int OWNERS = Tile::GROUP, TABLES = 2;  // threads that have sums in the end; tables of k
+
+  struct Stage {
+    alignas(16) unsigned char a[LoadA::BYTES], b[LoadB::BYTES];
+  };
+  union Storage {
+    Stage stages[2];
+    Sum exchange[most(1, Tile::GROUPS / 2 * Tile::GROUP * TM * TN)];
+    __device__ Storage() {}
+  };
+
+  int group, l, first_m, first_n;
+  Sum sum[TM][TN];
+
+  __device__ Cores() {
+    const int t = threadIdx.x % Tile::GROUP, cell = t / (Tile::LM * Tile::LN);
+    group = threadIdx.x / Tile::GROUP;
+    l = cell / (Tile::CELLS_M * Tile::CELLS_N);
+    first_m = cell % Tile::CELLS_M * Tile::LM * TM + t % Tile::LM * RUN_M;
+    first_n = cell / Tile::CELLS_M % Tile::CELLS_N * Tile::LN * TN + t / Tile::LM % Tile::LN * RUN_N;
+    each([](Sum &x, int) { x = zero<Sum>(); });
+  }
+
+  __device__ int m(int i) const { return first_m + i / RUN_M * Tile::LM * RUN_M + i % RUN_M; }
+  __device__ int n(int j) const { return first_n + j / RUN_N * Tile::LN * RUN_N + j % RUN_N; }
+
+  template <class Body>
+  __device__ void each(const Body &body) {
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+      for (int j = 0; j < TN; ++j) body(sum[i][j], i * TN + j);
+  }
+
+  // body(l, m, n, sums) for WIDTH sums side by side along m, for all that the thread has.
+  template <int WIDTH, class Body>
+  __device__ void each_run(Storage &, const Body &body) const {
+    static_assert(WIDTH <= RUN_M);
+    if (group) return;
+#pragma unroll
+    for (int j = 0; j < TN; ++j)
+#pragma unroll
+      for (int i = 0; i < TM; i += WIDTH) {
+        Vector<Sum, WIDTH> run;
+#pragma unroll
+        for (int e = 0; e < WIDTH; ++e) run.at[e] = sum[i + e][j];
+        body(l, m(i), n(j), run);
+      }
+  }
+
+  // The products of all k of the work; the sums are those of group 0.
+  template <class Work>
+  __device__ void multiply(const Work &work, Storage &storage) {
+    auto left = work.end - work.begin;
+    work.tabulate_k(0, work.begin);
+    work.tabulate_k(1, work.begin + Tile::K);
+    __syncthreads();
+    LoadA load_a(work.arguments.a, work.shared.a, [&](int row) { return work.is_row(row); });
+    LoadB load_b(work.arguments.b, work.shared.b, [&](int column) { return work.is_column(column); });
+    const auto fetch = [&](int slot) {
+      load_a.fetch(work.shared.k_a[slot], left);
+      load_b.fetch(work.shared.k_b[slot], left);
+    };
+    const auto put = [&](int slot) {
+      load_a.put((Sum *)storage.stages[slot].a, left);
+      load_b.put((Sum *)storage.stages[slot].b, left);
+    };
+    fetch(0);
+    put(0);
+    __syncthreads();
+    auto at = work.begin;
+    for (int slot = 0; at < work.end; slot ^= 1, at += Tile::K) {
+      const bool more = left > Tile::K;
+      if (more) {
+        left -= Tile::K;
+        fetch(slot ^ 1);
+        work.tabulate_k(slot, at + 2 * Tile::K);
+      }
+      step((const Sum *)storage.stages[slot].a, (const Sum *)storage.stages[slot].b);
+      if (more) put(slot ^ 1);
+      __syncthreads();
+    }
+    join(storage.exchange);
+  }
+
+ private:
+  template <int COUNT, int RUN, int APART>
+  static __device__ void read(const Sum *from, Sum (&to)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i += RUN) {
+      const Vector<Sum, RUN> run = *(const Vector<Sum, RUN> *)(from + i * APART);
+#pragma unroll
+      for (int e = 0; e < RUN; ++e) to[i + e] = run.at[e];
+    }
+  }
+
+  // 128 multiply-adds in a row hide the reads; more would keep so many reads ahead that registers run out.
+  static constexpr int WORDS = TM * TN * (int)sizeof(Sum) / (is_complex<Sum> ? 2 : 4);
+  static constexpr int UNROLLED = least(8, most(1, 128 / WORDS));
+
+  // sum += a b for the k of one step; each group of threads takes its share of them.
+  __device__ void step(const Sum *a, const Sum *b) {
+    a += l * Tile::M + first_m, b += l * Tile::N + first_n;
+#pragma unroll UNROLLED
+    for (int step = 0; step < Tile::K / Tile::GROUPS; ++step) {
+      const int k = step * Tile::GROUPS + group;
+      Sum x[TM], y[TN];
+      read<TM, RUN_M, Tile::LM>(a + k * LoadA::PITCH, x);
+      read<TN, RUN_N, Tile::LN>(b + k * LoadB::PITCH, y);
+#pragma unroll
+      for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; ++j) sum[i][j] = multiply_add(x[i], y[j], sum[i][j]);
+    }
+  }
+
+  // Adds the groups' sums, by halves, into that of group 0.
+  __device__ void join(Sum *exchange) {
+    for (int half = Tile::GROUPS / 2; half; half /= 2) {
+      const int giver = threadIdx.x - half * Tile::GROUP;
+      if (group >= half && group < 2 * half) each([&](Sum &x, int at) { exchange[at * Tile::THREADS / 2 + giver] = x; });
+      __syncthreads();
+      if (group < half) each([&](Sum &x, int at) { x = add(x, exchange[at * Tile::THREADS / 2 + threadIdx.x]); });
+      __syncthreads();
+    }
+  }
+};
+
+}  // namespace contract

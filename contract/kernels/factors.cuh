@@ -1,0 +1,65 @@
+// The tensors of a product D = alpha opA(A) opB(B) + beta opC(C), and how a kernel reads them.
+
+namespace contract {
+
+__host__ __device__ constexpr int least(int x, int y) { return x < y ? x : y; }
+__host__ __device__ constexpr int most(int x, int y) { return x < y ? y : x; }
+
+// The type in which products are added: small integers in 32 bits, whose low bits come out the same.
+template <class T> struct Summed { using type = T; };
+template <> struct Summed<signed char> { using type = int; };
+template <> struct Summed<short> { using type = int; };
+template <> struct Summed<unsigned char> { using type = int; };
+template <> struct Summed<unsigned short> { using type = int; };
+
+// Whether a factor lies side by side along the tile (A: m, B: n) or along k.
+enum class Along { TILE, K };
+
+// A or B, read WIDTH elements at once.
+template <class T, Operator OP, Along ALONG, int WIDTH>
+struct Factor {
+  using Type = T;
+  static constexpr Operator op = OP;
+  static constexpr Along along = ALONG;
+  static constexpr int width = WIDTH;
+};
+
+// C, read as wide as D is written if WIDTH is more than 1; WIDTH 0: there is no C.
+template <class T, Operator OP, int WIDTH>
+struct Addend {
+  using Type = T;
+  static constexpr Operator op = OP;
+  static constexpr int width = WIDTH;
+  static constexpr bool present = WIDTH > 0;
+};
+
+// Which k's and rows of a factor the threads of a block read: accesses of WIDTH elements, lanes side by side along
+// LANES_K and LANES_ROW of them, each thread ITEMS_K x ITEMS_ROW.
+template <class F, int ROWS, int K, int THREADS>
+struct Accesses {
+  static constexpr bool BY_K = F::along == Along::K;
+  static constexpr int UNIT_K = BY_K ? F::width : 1, UNIT_ROW = BY_K ? 1 : F::width;
+  static constexpr int ALL_K = K / UNIT_K, ALL_ROWS = ROWS / UNIT_ROW;
+  static constexpr int ACROSS = BY_K ? least(ALL_K, THREADS) : least(ALL_K, most(1, THREADS / ALL_ROWS));
+  static constexpr int DOWN = least(ALL_ROWS, THREADS / ACROSS);  // threads along k and along the rows
+  static constexpr int LANES_K =
+      BY_K ? least(ACROSS, most(1, 32 / (int)(F::width * sizeof(typename F::Type)))) : 1;
+  static constexpr int LANES_ROW = BY_K ? least(DOWN, 32 / LANES_K) : DOWN;
+  static constexpr int ITEMS_K = ALL_K / ACROSS, ITEMS_ROW = ALL_ROWS / DOWN;
+  static_assert(ITEMS_K * ACROSS * UNIT_K == K && ITEMS_ROW * DOWN * UNIT_ROW == ROWS);
+
+  int first_k, first_row;
+  bool takes_part;
+
+  __device__ Accesses() {
+    const int across = LANES_K * LANES_ROW, t = threadIdx.x, rest = t / across;
+    first_k = (t % LANES_K + rest % (ACROSS / LANES_K) * LANES_K) * UNIT_K;
+    first_row = (t / LANES_K % LANES_ROW + rest / (ACROSS / LANES_K) * LANES_ROW) * UNIT_ROW;
+    takes_part = t < ACROSS * DOWN;
+  }
+
+  __device__ int k(int item) const { return first_k + item * ACROSS * UNIT_K; }
+  __device__ int row(int item) const { return first_row + item * DOWN * UNIT_ROW; }
+};
+
+}  // namespace contract

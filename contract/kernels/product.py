@@ -1,0 +1,259 @@
+"""A product as the kernels see it: four tensors over flattened loops, and how each is accessed."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from contract.compute import ComputeType, is_complex, item_size
+from contract.kernels.arithmetic import arithmetic
+from contract.kernels.call import Memory, Pointer
+from contract.kernels.configurations import Architecture, Tile
+from contract.kernels.gett_tiles import Extents, Workload
+from contract.kernels.loops import NARROW, Dimension, fused
+from contract.kernels.names import operator_name, type_name
+from contract.layout import offset_bounds
+from contract.operators import Operator
+from contract.plan import Gemm, Gett, Kind, Loop, Plan, SlotKind
+
+__all__ = [
+    "NOTHING",
+    "A",
+    "B",
+    "C",
+    "D",
+    "Problem",
+    "Tensor",
+    "addend_type",
+    "factor_type",
+    "problem_of",
+    "vector_width",
+    "written_width",
+]
+
+D, A, B, C = range(4)  # the order of strides in a loop
+VECTOR_BYTES = 16
+SECTOR_BYTES = 32  # what memory moves at least: shorter runs waste the rest
+MOST_CHUNK = 32  # indices; a loop without a divisor up to here is not cut
+NOTHING = Dimension(1, (0, 0, 0, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of the product; ``alignment`` is what its address is a multiple of (bytes)."""
+
+    pointer: Pointer
+    dtype: str
+    alignment: int
+    operator: Operator = Operator.IDENTITY
+
+    @property
+    def size(self) -> int:
+        return item_size(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """D = [alpha *] A B [+ beta * op(C)]; loops of a kind are flattened, the first fastest."""
+
+    d: Tensor
+    a: Tensor
+    b: Tensor
+    c: Tensor | None
+    l: tuple[Dimension, ...]  # noqa: E741 - the loop's name
+    m: tuple[Dimension, ...]
+    n: tuple[Dimension, ...]
+    k: tuple[Dimension, ...]
+    dtype: str
+    scaled: bool
+    compute: ComputeType | None = None
+
+    @property
+    def loops(self) -> tuple[Dimension, ...]:
+        return (*self.l, *self.m, *self.n, *self.k)
+
+    @property
+    def extents(self) -> Extents:
+        return Extents(*(prod(d.extent for d in x) for x in (self.l, self.m, self.n, self.k)))
+
+    def workload(self, architecture: Architecture) -> Workload:
+        """What the product asks of a machine."""
+        a, b = self.a, self.b
+        types, operators = (a.dtype, b.dtype), (a.operator, b.operator)
+        units = arithmetic(types, self.dtype, self.compute, operators, architecture.capability)
+        return Workload(self.extents, a.size, b.size, self.dtype, units)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether an offset or a flattened index does not fit 31 bits."""
+        if any(count >= NARROW for count in _counts(self.extents)):
+            return True
+        sizes = [each.extent for each in self.loops]
+        bounds = (offset_bounds(sizes, [d.strides[t] for d in self.loops]) for t in (D, A, B, C))
+        return any(high - low >= NARROW for low, high in bounds)
+
+
+def _counts(extents: Extents) -> tuple[int, ...]:
+    """The flattened extents, and how many elements D has."""
+    l, m, n, k = extents.l, extents.m, extents.n, extents.k  # noqa: E741
+    return l, m, n, k, l * m * n
+
+
+def problem_of(plan: Plan, step: Gett | Gemm) -> Problem:
+    """The product of a step, its loops in the order in which a kernel does best to run them.
+
+    A has the mode in which elements of D lie side by side: D is written along it.
+    """
+    by_kind: dict[Kind, list[Dimension]] = {kind: [] for kind in Kind}
+    for loop in step.loops:
+        by_kind[_kind(loop)].append(Dimension(loop.extent, (loop.d, loop.a, loop.b, loop.c)))
+    l, m, n = (tuple(fused(by_kind[kind])) for kind in (Kind.BATCH, Kind.M, Kind.N))  # noqa: E741
+    addend = None if step.c is None else _tensor(plan, step.c, step.operator_c, step.dtype)
+    problem = Problem(
+        d=_tensor(plan, step.d, Operator.IDENTITY, step.dtype),
+        a=_tensor(plan, step.a, step.operator_a, step.dtype),
+        b=_tensor(plan, step.b, step.operator_b, step.dtype),
+        c=addend,
+        l=l,
+        m=m,
+        n=n,
+        k=tuple(each for each in by_kind[Kind.K] if each.extent != 1),
+        dtype=step.dtype,
+        scaled=step.scaled,
+        compute=step.compute,
+    )
+    return _ordered(_exchanged(problem) if _nearest(n, D) < _nearest(m, D) else problem)
+
+
+def _kind(loop: Loop) -> Kind:
+    """A batch loop that one factor lacks belongs to the rows or columns of the other."""
+    if loop.kind is not Kind.BATCH or bool(loop.a) == bool(loop.b):
+        return loop.kind
+    return Kind.M if loop.a else Kind.N
+
+
+def _tensor(plan: Plan, slot: int, operator: Operator, dtype: str) -> Tensor:
+    held = plan.slots[slot]
+    placed = held.kind is SlotKind.TEMPORARY
+    conjugates = operator is Operator.CONJ and not is_complex(dtype)
+    return Tensor(
+        Pointer(Memory.SLOT, slot),
+        held.tensor.dtype,
+        VECTOR_BYTES if placed else held.tensor.alignment,
+        Operator.IDENTITY if conjugates else operator,
+    )
+
+
+def _exchanged(problem: Problem) -> Problem:
+    """The same with the factors, and m and n, exchanged."""
+    l, m, n, k = (  # noqa: E741
+        tuple(replace(each, strides=_swapped(each.strides)) for each in loops)
+        for loops in (problem.l, problem.n, problem.m, problem.k)
+    )
+    return replace(problem, a=problem.b, b=problem.a, l=l, m=m, n=n, k=k)
+
+
+def _swapped(strides: Sequence[int]) -> tuple[int, ...]:
+    return strides[D], strides[B], strides[A], strides[C]
+
+
+# --- the order of loops -----------------------------------------------------------------------
+
+
+def _nearest(loops: Iterable[Dimension], tensor: int) -> float:
+    """The smallest step of a tensor along these loops."""
+    steps = (abs(each.strides[tensor]) for each in loops if each.strides[tensor])
+    return min(steps, default=float("inf"))
+
+
+def _ordered(problem: Problem) -> Problem:
+    """Every tensor's nearest loops first; where two want to be, both are cut and interleaved."""
+    a_first = _nearest(problem.m, A) <= _nearest(problem.k, A)
+    b_first = _nearest(problem.n, B) <= _nearest(problem.k, B)
+    rows = [(A, problem.a.size)] * a_first + [(D, problem.d.size)]
+    columns = [(B, problem.b.size)] * b_first
+    depth = [(A, problem.a.size)] * (not a_first) + [(B, problem.b.size)] * (not b_first)
+    return replace(
+        problem,
+        m=_led(problem.m, rows),
+        n=_led(problem.n, columns),
+        k=_led(by_stride(problem.k, A, B), depth),
+    )
+
+
+def by_stride(loops: Sequence[Dimension], *tensors: int) -> tuple[Dimension, ...]:
+    return tuple(sorted(loops, key=lambda each: [abs(each.strides[t]) for t in tensors]))
+
+
+def _led(loops: tuple[Dimension, ...], leaders: Sequence[tuple[int, int]]) -> tuple[Dimension, ...]:
+    """The loops nearest in the leaders (tensor, item size) first."""
+    first = list(dict.fromkeys(_leader(loops, tensor) for tensor, _ in leaders if loops))
+    rest = tuple(each for each in loops if each not in first)
+    if len(first) < 2:
+        return (*first, *rest)
+    cut = [_cut(each, size) for each, (_, size) in zip(first, leaders, strict=True)]
+    inner, outer = zip(*cut, strict=True)
+    return tuple(each for each in (*inner, *outer) if each.extent > 1) + rest
+
+
+def _leader(loops: Iterable[Dimension], tensor: int) -> Dimension:
+    """The loop with the smallest step of the tensor; one in which it stands still comes last."""
+    return min(loops, key=lambda each: (not each.strides[tensor], abs(each.strides[tensor])))
+
+
+def _cut(loop: Dimension, size: int) -> tuple[Dimension, Dimension]:
+    """The loop as two, the inner one of a sector or more; whole where no divisor serves."""
+    least = SECTOR_BYTES // size
+    divisors = (n for n in range(least, MOST_CHUNK + 1) if loop.extent % n == 0)
+    inner = next(divisors, loop.extent)
+    outer = loop.extent // inner
+    far = tuple(stride * inner for stride in loop.strides)
+    return Dimension(inner, loop.strides), Dimension(outer, far)
+
+
+# --- accesses ---------------------------------------------------------------------------------
+
+
+def vector_width(
+    problem: Problem, tensor: Tensor, at: int, along: Sequence[Dimension], most: int
+) -> int:
+    """Elements side by side along the first of the loops ``along`` that one access may move."""
+    first = along[0] if along else NOTHING
+    if first.strides[at] != 1:
+        return 1
+    others = [each.strides[at] for each in problem.loops if each is not first]
+    width = min(most, VECTOR_BYTES // tensor.size)
+    while width > 1 and not (
+        first.extent % width == 0
+        and all(stride % width == 0 for stride in others)
+        and tensor.alignment % (width * tensor.size) == 0
+    ):
+        width //= 2
+    return width
+
+
+def factor_type(problem: Problem, at: int, tile: Tile) -> str:
+    """The type Factor of A or B: how it is read."""
+    tensor, loops, side = (
+        (problem.a, problem.m, tile.m) if at == A else (problem.b, problem.n, tile.n)
+    )
+    by_tile = _nearest(loops, at) <= _nearest(problem.k, at)
+    along, most = (loops, side) if by_tile else (problem.k, tile.k)
+    width = vector_width(problem, tensor, at, along, most)
+    return (
+        f"Factor<{type_name(tensor.dtype)}, {operator_name(tensor.operator)}, "
+        f"Along::{'TILE' if by_tile else 'K'}, {width}>"
+    )
+
+
+def written_width(problem: Problem, tile: Tile) -> int:
+    """Elements of D written at once: side by side where a thread has them."""
+    return vector_width(problem, problem.d, D, problem.m, tile.run(item_size(problem.dtype)))
+
+
+def addend_type(problem: Problem, width: int) -> str:
+    """The type Addend of C: read as wide as D is written where it can be."""
+    c = problem.c
+    if c is None:
+        return "Addend<unsigned char, Operator::IDENTITY, 0>"
+    wide = width * c.size <= VECTOR_BYTES and vector_width(problem, c, C, problem.m, width) == width
+    return f"Addend<{type_name(c.dtype)}, {operator_name(c.operator)}, {width if wide else 1}>"
