@@ -94,6 +94,7 @@ struct Cores {
   using Offset = OFFSET;
   using TA = typename FA::Type;
   using TB = typename FB::Type;
+  using Index = typename IndexOf<Offset>::type;
   using Sum = typename Summed<Compute>::type;
   using Partial = Sum;
   using LoadA = Loader<FA, Compute, Sum, Offset, Tile::ROWS, Tile::K, Tile::THREADS>;
@@ -153,7 +154,7 @@ struct Cores {
   // The products of all k of the work; the sums are those of group 0.
   template <class Work>
   __device__ void multiply(const Work &work, Storage &storage) {
-    auto left = work.end - work.begin;
+    Index left = work.end - work.begin;
     work.tabulate_k(0, work.begin);
     work.tabulate_k(1, work.begin + Tile::K);
     __syncthreads();
@@ -170,7 +171,7 @@ struct Cores {
     fetch(0);
     put(0);
     __syncthreads();
-    auto at = work.begin;
+    Index at = work.begin;
     for (int slot = 0; at < work.end; slot ^= 1, at += Tile::K) {
       const bool more = left > Tile::K;
       if (more) {

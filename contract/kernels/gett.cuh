@@ -142,11 +142,14 @@ struct Gett {
 
     __device__ Vector<TC, WIDTH> read_c(int row, int column) const {
       const TC *from = arguments.c + shared.column_c[column];
-      if constexpr (FC::width == WIDTH) return *(const Vector<TC, WIDTH> *)(from + shared.row_c[row]);
-      Vector<TC, WIDTH> read;
+      if constexpr (FC::width == WIDTH) {
+        return *(const Vector<TC, WIDTH> *)(from + shared.row_c[row]);
+      } else {
+        Vector<TC, WIDTH> read;
 #pragma unroll
-      for (int e = 0; e < WIDTH; ++e) read.at[e] = from[shared.row_c[row + e]];
-      return read;
+        for (int e = 0; e < WIDTH; ++e) read.at[e] = from[shared.row_c[row + e]];
+        return read;
+      }
     }
   };
 

@@ -379,6 +379,7 @@ struct TensorCores {
   using Offset = OFFSET;
   using TA = typename FA::Type;
   using TB = typename FB::Type;
+  using Index = typename IndexOf<Offset>::type;
   using Sum = typename Summed<Compute>::type;
   using Partial = typename Unit::Sum;
   using CopyA = Copier<FA, Unit, Offset, Tile::ROWS, Tile::K, Tile::THREADS>;
@@ -453,7 +454,7 @@ struct TensorCores {
     __syncthreads();
     CopyA copy_a(work.arguments.a, work.shared.a, [&](int row) { return work.is_row(row); });
     CopyB copy_b(work.arguments.b, work.shared.b, [&](int column) { return work.is_column(column); });
-    const auto fetch = [&](int slot, auto left) {
+    const auto fetch = [&](int slot, Index left) {
       copy_a.fetch(storage.stages[slot].a, work.shared.k_a[slot], left);
       copy_b.fetch(storage.stages[slot].b, work.shared.k_b[slot], left);
     };
@@ -461,7 +462,7 @@ struct TensorCores {
       copy_a.put(storage.stages[slot].a);
       copy_b.put(storage.stages[slot].b);
     };
-    auto at = work.begin, ahead = work.begin;
+    Index at = work.begin, ahead = work.begin;
 #pragma unroll
     for (int s = 0; s < AHEAD; ++s, ahead += Tile::K) {
       if (ahead < work.end) {
@@ -477,7 +478,7 @@ struct TensorCores {
       if (more) fetch(next, work.end - ahead);
       commit_copies();
       work.tabulate_k(slot, ahead + Tile::K);
-      const auto left = work.end - at;
+      const Index left = work.end - at;
       step(storage.stages[slot], left < Tile::K ? (int)left : Tile::K);
       if (more) put(next);
       next = slot;

@@ -156,6 +156,8 @@ class DeviceExecutor:
             if found is None:
                 module = self._cupy.RawModule(code=source, options=OPTIONS, backend="nvrtc")
                 found = module.get_function(call.entry)
+                if call.shared > found.max_dynamic_shared_size_bytes:
+                    found.max_dynamic_shared_size_bytes = call.shared
                 self._kernels[source] = found
         return found
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from contract.kernels.call import KernelCall, Memory, packed
 
-from .device import Allocation, Device, Module, Options
+from .device import DEFAULT_SHARED, Allocation, Device, Module, Options
 
 FLAGS = ("-ftz=true",)
 _modules: dict[tuple[int, str], Module] = {}
@@ -32,7 +32,8 @@ def run_call(
         bytes_ = packed(field.dtype, scalars[field.scalar.value])
         data[field.offset : field.offset + len(bytes_)] = np.frombuffer(bytes_, np.uint8)
     module = _loaded(device, call.source)
-    module.launch(call.entry, call.grid, call.block, [data], call.shared, options)
+    limit = max(call.shared, DEFAULT_SHARED)
+    module.launch(call.entry, call.grid, call.block, [data], call.shared, options, limit)
 
 
 def _loaded(device: Device, source: str) -> Module:

@@ -8,13 +8,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from contract.compute import is_complex, item_size, unit_roundoff
+from contract.compute import ComputeType, is_complex, item_size, unit_roundoff
 from contract.descriptors import TensorDescriptor
 from contract.kernels.call import KernelCall
 from contract.layout import offset_bounds
 from contract.operators import Operator
 from contract.plan import Gett, Kind, Loop, Plan, Slot, SlotKind
 
+from ..reference import INPUT_BITS
 from .device import Device, Options
 from .launching import run_call
 
@@ -63,6 +64,7 @@ class Case:
     operators: dict[str, Operator] = field(default_factory=dict)
     scaled: bool = True
     aligned: bool = True  # False: the addresses are said to be aligned to an element only
+    compute: ComputeType | None = None
 
     @property
     def tensors(self) -> str:
@@ -91,6 +93,7 @@ class Case:
             self.scaled,
             3 if "c" in self.layouts else None,
             operator["c"],
+            self.compute,
         )
 
     def plan(self) -> Plan:
@@ -237,8 +240,17 @@ def _bound(case: Case, value: Any, sizes: Any, plus: Any, alpha: Any) -> Any:
     u, out = unit_roundoff(case.dtype), unit_roundoff(case.types["d"])
     factor = 4 if is_complex(case.dtype) else 1
     size = abs(alpha) if case.scaled else 1
-    within = size * (terms + 2) * u * sizes + 2 * u * abs(plus) + 2 * out * abs(value)
+    relative = 2 * _input_roundoff(case) + (terms + 2) * u
+    within = size * relative * sizes + 2 * u * abs(plus) + 2 * out * abs(value)
     return factor * within + 1e-38
+
+
+def _input_roundoff(case: Case) -> float:
+    """To what the compute type may round an input; 0 where that is not below the input's own."""
+    if case.compute is None:
+        return 0.0
+    rounded = 2.0 ** -INPUT_BITS.get(case.compute.value, 53)
+    return rounded if rounded > max(unit_roundoff(case.types[x]) for x in "ab") else 0.0
 
 
 def check(data: Data, memory: Any, scalars: Sequence[complex]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract.compute import item_size
+from contract.compute import ComputeType, item_size
 from contract.kernels.configurations import ARCHITECTURES, CORE_TILES, CoreTile, architecture_of
 from contract.kernels.gett import gett_calls
 from contract.kernels.gett_tiles import Extents, Share, Workload, share
@@ -39,6 +39,7 @@ def case(
     first: Sequence[int] = (),
     types: dict[str, str] | None = None,
     operators: dict[str, Operator] | None = None,
+    compute: ComputeType | None = None,
     **layout: Any,
 ) -> Case:
     """Packed tensors, the modes ``first`` fastest, then the others; ``layout`` goes to all."""
@@ -48,7 +49,7 @@ def case(
         for name in tensors
     }
     known = {name: (types or {}).get(name, dtype) for name in tensors}
-    return Case(tuple(loops), layouts, known, dtype, operators or {})
+    return Case(tuple(loops), layouts, known, dtype, operators or {}, compute=compute)
 
 
 def shared(tile: CoreTile, k: int, parts: int = 1) -> Share:
