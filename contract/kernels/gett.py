@@ -132,7 +132,7 @@ def _stub(problem: Problem, chosen: Share, entry: str) -> str:
             f"        {factor_type(problem, A, tile)},",
             f"        {factor_type(problem, B, tile)}>,",
             f"    {addend_type(problem, width)}, {width}, {_shared(problem, chosen)}>;",
-            f'extern "C" __global__ void __launch_bounds__({tile.threads}) '
+            f'extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) '
             f"{entry}(const Config::Arguments a) {{",
             f"  Config::{entry}(a);",
             "}",

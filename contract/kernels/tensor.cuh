@@ -436,7 +436,7 @@ struct TensorCores {
         for (int e = 0; e < 4; ++e)
           exchange[(2 * t + e % 2) * PITCH + i * 16 + e / 2 * 8 + g] = total(i, j, e);
       __syncwarp();
-#pragma unroll
+#pragma unroll 1
       for (int at = lane * WIDTH; at < 8 * Tile::WARP_M; at += 32 * WIDTH) {
         const int column = at / Tile::WARP_M, row = at % Tile::WARP_M;
         const auto run = *(const Vector<Sum, WIDTH> *)(exchange + column * PITCH + row);
@@ -449,7 +449,7 @@ struct TensorCores {
   template <class Work>
   __device__ void multiply(const Work &work, Storage &storage) {
     constexpr int AHEAD = Tile::STAGES - 1;
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s < Tile::STAGES; ++s) work.tabulate_k(s, work.begin + s * Tile::K);
     __syncthreads();
     CopyA copy_a(work.arguments.a, work.shared.a, [&](int row) { return work.is_row(row); });
@@ -463,7 +463,7 @@ struct TensorCores {
       copy_b.put(storage.stages[slot].b);
     };
     Index at = work.begin, ahead = work.begin;
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s < AHEAD; ++s, ahead += Tile::K) {
       if (ahead < work.end) {
         fetch(s, work.end - ahead);
