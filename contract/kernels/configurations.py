@@ -250,38 +250,70 @@ CORE_TILES = {
     ),
 }
 
-# Tiles of the tensor cores by the size of a sum: sides, warps, steps in shared memory, blocks on a
-# multiprocessor, efficiency. A warp has 64 accumulator registers, or 128 in the largest tile, where
-# each fragment read is used most. Three or four steps keep 32 KB and more on their way.
+# Tiles of the tensor cores: sides, warps, steps in shared memory, blocks beside each other on a
+# multiprocessor, efficiency. A warp has 64 accumulator registers, 128 in the largest tile, where
+# each fragment that is read is used most; the registers of fragments limit the blocks: parts and
+# imaginary parts need more. Three or four steps keep 32 KB and more on their way.
+_SINGLE = (
+    (1, 256, 128, (4, 2), 3, 1, 0.90, "large"),
+    (1, 128, 128, (2, 4), 4, 2, 0.80, "large, two blocks beside each other"),
+    (1, 64, 64, (2, 2), 4, 3, 0.60, "medium"),
+    (1, 32, 32, (2, 2), 4, 6, 0.30, "small"),
+    (1, 128, 32, (4, 1), 4, 3, 0.45, "few columns"),
+    (1, 32, 128, (1, 4), 4, 3, 0.45, "few rows"),
+    (8, 16, 16, (1, 1), 2, 3, 0.20, "many tiny products"),
+    (4, 32, 32, (1, 2), 2, 3, 0.30, "many small products"),
+)
+_SINGLE_IN_PARTS = (
+    (1, 128, 128, (2, 4), 4, 1, 0.75, "large"),
+    (1, 64, 64, (2, 2), 4, 3, 0.65, "medium"),
+    (1, 32, 32, (2, 2), 4, 5, 0.40, "small"),
+    (1, 128, 32, (4, 1), 4, 2, 0.50, "few columns"),
+    (1, 32, 128, (1, 4), 4, 2, 0.50, "few rows"),
+    (8, 16, 16, (1, 1), 2, 2, 0.25, "many tiny products"),
+    (4, 32, 32, (1, 2), 2, 2, 0.40, "many small products"),
+)
+_DOUBLE = (
+    (1, 128, 64, (4, 2), 3, 1, 0.85, "large"),
+    (1, 64, 64, (2, 2), 3, 2, 0.75, "medium"),
+    (1, 32, 32, (2, 2), 3, 4, 0.45, "small"),
+    (1, 128, 16, (4, 1), 3, 3, 0.45, "few columns"),
+    (1, 16, 128, (1, 4), 3, 3, 0.45, "few rows"),
+    (8, 16, 16, (1, 1), 2, 2, 0.30, "many tiny products"),
+    (4, 32, 32, (1, 2), 2, 1, 0.40, "many small products"),
+)
+_COMPLEX = (
+    (1, 128, 64, (4, 2), 3, 1, 0.80, "large"),
+    (1, 64, 64, (2, 2), 3, 2, 0.70, "medium"),
+    (1, 32, 32, (2, 2), 3, 3, 0.45, "small"),
+    (1, 128, 16, (4, 1), 3, 2, 0.45, "few columns"),
+    (1, 16, 128, (1, 4), 3, 2, 0.45, "few rows"),
+    (8, 16, 16, (1, 1), 2, 1, 0.25, "many tiny products"),
+    (4, 32, 32, (1, 2), 2, 1, 0.35, "many small products"),
+)
+_COMPLEX_IN_PARTS = (
+    (1, 64, 64, (2, 4), 3, 1, 0.75, "large"),
+    (1, 64, 32, (2, 2), 3, 2, 0.70, "medium"),
+    (1, 32, 32, (2, 2), 3, 3, 0.55, "small"),
+    (1, 128, 16, (4, 1), 3, 2, 0.45, "few columns"),
+    (1, 16, 128, (1, 4), 3, 2, 0.45, "few rows"),
+    (8, 16, 16, (1, 1), 2, 1, 0.35, "many tiny products"),
+    (4, 32, 32, (1, 2), 2, 1, 0.45, "many small products"),
+)
+_COMPLEX_DOUBLE = (
+    (1, 64, 64, (2, 4), 3, 1, 0.85, "large"),
+    (1, 64, 32, (2, 2), 3, 2, 0.75, "medium"),
+    (1, 32, 32, (2, 2), 3, 3, 0.55, "small"),
+    (1, 64, 16, (4, 1), 3, 3, 0.45, "few columns"),
+    (1, 16, 64, (1, 4), 3, 3, 0.45, "few rows"),
+    (8, 16, 16, (1, 1), 2, 1, 0.35, "many tiny products"),
+    (4, 32, 32, (1, 2), 2, 1, 0.45, "many small products"),
+)
+# By the type of sums: operands in one part, in several.
 _TENSOR_TILES = {
-    4: (
-        (1, 256, 128, (4, 2), 3, 1, 0.90, "large"),
-        (1, 128, 128, (2, 4), 4, 2, 0.80, "large, several blocks beside each other"),
-        (1, 64, 64, (2, 2), 4, 4, 0.60, "medium"),
-        (1, 32, 32, (2, 2), 4, 6, 0.30, "small"),
-        (1, 128, 32, (4, 1), 4, 4, 0.45, "few columns"),
-        (1, 32, 128, (1, 4), 4, 4, 0.45, "few rows"),
-        (8, 16, 16, (1, 1), 2, 3, 0.20, "many tiny products"),
-        (4, 32, 32, (1, 2), 2, 3, 0.30, "many small products"),
-    ),
-    8: (
-        (1, 128, 64, (4, 2), 3, 2, 0.85, "large"),
-        (1, 64, 64, (2, 2), 3, 3, 0.70, "medium"),
-        (1, 32, 32, (2, 2), 3, 4, 0.40, "small"),
-        (1, 128, 16, (4, 1), 3, 4, 0.40, "few columns"),
-        (1, 16, 128, (1, 4), 3, 4, 0.40, "few rows"),
-        (8, 16, 16, (1, 1), 2, 2, 0.25, "many tiny products"),
-        (4, 32, 32, (1, 2), 2, 2, 0.35, "many small products"),
-    ),
-    16: (
-        (1, 64, 64, (2, 4), 3, 1, 0.85, "large"),
-        (1, 64, 32, (2, 2), 3, 2, 0.75, "medium"),
-        (1, 32, 32, (2, 2), 3, 4, 0.50, "small"),
-        (1, 64, 16, (4, 1), 3, 4, 0.40, "few columns"),
-        (1, 16, 64, (1, 4), 3, 4, 0.40, "few rows"),
-        (8, 16, 16, (1, 1), 2, 1, 0.30, "many tiny products"),
-        (4, 32, 32, (1, 2), 2, 1, 0.40, "many small products"),
-    ),
+    "float64": (_DOUBLE, _DOUBLE),
+    "complex64": (_COMPLEX, _COMPLEX_IN_PARTS),
+    "complex128": (_COMPLEX_DOUBLE, _COMPLEX_DOUBLE),
 }
 
 
@@ -292,11 +324,10 @@ def tensor_tiles(arithmetic: Arithmetic, size: int, dtype: str) -> tuple[TensorT
     lines that shared memory reads without conflicts.
     """
     k = max(arithmetic.k, (64 if size <= 4 else 128) // size)
+    tables = _TENSOR_TILES.get(dtype, (_SINGLE, _SINGLE_IN_PARTS))
     return tuple(
         TensorTile(l, m, n, k, *warps, stages, resident, efficiency, reason, arithmetic)
-        for l, m, n, warps, stages, resident, efficiency, reason in _TENSOR_TILES[  # noqa: E741
-            max(item_size(dtype), 4)
-        ]
+        for l, m, n, warps, stages, resident, efficiency, reason in tables[arithmetic.products > 1]  # noqa: E741
     )
 
 
