@@ -10,11 +10,16 @@ from contract import Handle
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where the corpus runs."""
+    """Where the corpus runs, and how much is tried."""
     parser.addoption(
         "--device",
         choices=("host", "emulated", "gpu", "all"),
         help="where tests/corpus runs: host, emulated, gpu or all (default: host and emulated)",
+    )
+    parser.addoption(
+        "--exhaustive",
+        action="store_true",
+        help="tiles of kernels in every direction and width, not in one each (an hour)",
     )
 
 

@@ -14,6 +14,9 @@ namespace contract {
 __device__ inline unsigned bits_of(Half lower, Half upper) { return lower.bits | (unsigned)upper.bits << 16; }
 __device__ inline unsigned bits_of(BFloat16 lower, BFloat16 upper) { return lower.bits | (unsigned)upper.bits << 16; }
 
+// ``split`` says whether all it saw is finite. What is not is its first part alone: times a smaller part that is zero
+// it would be NaN, so that ``bounded`` takes its place there.
+
 // float32 as PARTS of tf32: 11 bits each. What is beyond the largest tf32 is cut instead of rounded to infinity.
 template <int PARTS_>
 struct Tf32 {
@@ -22,19 +25,29 @@ struct Tf32 {
   using Words = Vector<unsigned, 2>;
   static constexpr int K = 8, PER = 2, PARTS = PARTS_;
 
-  static __device__ void split(const float (&x)[PER], Words (&parts)[PARTS]) {
+  static __device__ bool split(const float (&x)[PER], Words (&parts)[PARTS]) {
+    bool finite = true;
 #pragma unroll
     for (int e = 0; e < PER; ++e) {
       float rest = x[e];
+      const bool ends = (__float_as_uint(rest) & 0x7fffffff) < 0x7f800000;
 #pragma unroll
       for (int p = 0; p < PARTS; ++p) {
         const unsigned bits = __float_as_uint(rest);
         const bool rounds = (bits & 0x7fffffff) < 0x7f7ff000;
         parts[p].at[e] = (rounds ? bits + 0x1000 : bits) & 0xffffe000;
-        const bool finite = (bits & 0x7fffffff) < 0x7f800000;
-        rest = finite ? rest - __uint_as_float(parts[p].at[e]) : 0.0f;
+        rest = ends ? rest - __uint_as_float(parts[p].at[e]) : 0.0f;
       }
+      finite = finite && ends;
     }
+    return finite;
+  }
+
+  static __device__ Words bounded(const Words &x) {
+    Words y;
+#pragma unroll
+    for (int e = 0; e < PER; ++e) y.at[e] = (x.at[e] & 0x7fffffff) < 0x7f800000 ? x.at[e] : 0;
+    return y;
   }
 
   static __device__ void multiply(float (&d)[4], const Words &a, const Words &below, const Words &b) {
@@ -54,9 +67,10 @@ struct F16 {
   using Words = Vector<unsigned, 2>;
   static constexpr int K = 16, PER = 4, PARTS = 1;
 
-  static __device__ void split(const float (&x)[PER], Words (&parts)[PARTS]) {
+  static __device__ bool split(const float (&x)[PER], Words (&parts)[PARTS]) {
 #pragma unroll
     for (int w = 0; w < 2; ++w) parts[0].at[w] = bits_of(convert<Half>(x[2 * w]), convert<Half>(x[2 * w + 1]));
+    return true;
   }
 
   static __device__ void multiply(float (&d)[4], const Words &a, const Words &below, const Words &b) {
@@ -76,24 +90,39 @@ struct Bf16 {
   using Words = Vector<unsigned, 2>;
   static constexpr int K = 16, PER = 4, PARTS = PARTS_;
 
+  static __device__ bool ends(float x) { return (__float_as_uint(x) & 0x7fffffff) < 0x7f800000; }
+
   static __device__ BFloat16 part(float &rest) {
     const unsigned bits = __float_as_uint(rest), size = bits & 0x7fffffff;
     BFloat16 y = convert<BFloat16>(rest);
     if (size >= 0x7f7f8000 && size < 0x7f800000) y.bits = bits >> 16;
-    rest = size < 0x7f800000 ? rest - widened(y) : 0.0f;
+    rest = ends(rest) ? rest - widened(y) : 0.0f;
     return y;
   }
 
-  static __device__ void split(const float (&x)[PER], Words (&parts)[PARTS]) {
+  static __device__ bool split(const float (&x)[PER], Words (&parts)[PARTS]) {
+    bool finite = true;
 #pragma unroll
     for (int w = 0; w < 2; ++w) {
       float lower = x[2 * w], upper = x[2 * w + 1];
+      finite = finite && ends(lower) && ends(upper);
 #pragma unroll
       for (int p = 0; p < PARTS; ++p) {
         const BFloat16 low = part(lower);
         parts[p].at[w] = bits_of(low, part(upper));
       }
     }
+    return finite;
+  }
+
+  static __device__ Words bounded(const Words &x) {
+    Words y;
+#pragma unroll
+    for (int w = 0; w < 2; ++w) {
+      const unsigned lower = x.at[w] & 0xffff, upper = x.at[w] & 0xffff0000;
+      y.at[w] = ((lower & 0x7fff) < 0x7f80 ? lower : 0) | ((upper & 0x7fffffff) < 0x7f800000 ? upper : 0);
+    }
+    return y;
   }
 
   static __device__ void multiply(float (&d)[4], const Words &a, const Words &below, const Words &b) {
@@ -114,13 +143,14 @@ struct Int8 {
   using Words = Vector<unsigned, 2>;
   static constexpr int K = 32, PER = 8, PARTS = 1;
 
-  static __device__ void split(const T (&x)[PER], Words (&parts)[PARTS]) {
+  static __device__ bool split(const T (&x)[PER], Words (&parts)[PARTS]) {
 #pragma unroll
     for (int w = 0; w < 2; ++w) {
       parts[0].at[w] = 0;
 #pragma unroll
       for (int e = 0; e < 4; ++e) parts[0].at[w] |= (unsigned)(unsigned char)x[4 * w + e] << 8 * e;
     }
+    return true;
   }
 
   static __device__ void multiply(int (&d)[4], const Words &a, const Words &below, const Words &b) {
@@ -145,9 +175,10 @@ struct F64 {
   using Words = Vector<double, K_ / 4>;
   static constexpr int K = K_, PER = K / 4, PARTS = 1;
 
-  static __device__ void split(const double (&x)[PER], Words (&parts)[PARTS]) {
+  static __device__ bool split(const double (&x)[PER], Words (&parts)[PARTS]) {
 #pragma unroll
     for (int e = 0; e < PER; ++e) parts[0].at[e] = x[e];
+    return true;
   }
 
   static __device__ void multiply(double (&d)[4], const Words &a, const Words &below, const Words &b) {
@@ -299,6 +330,7 @@ struct Reader {
 
   struct Fragments {
     Words at[PLANES][PARTS];
+    bool finite = true;
   };
 
   // Rows from ``row`` on, k's from ``k`` on, of which ``left`` are in the tensor.
@@ -344,7 +376,7 @@ struct Reader {
         }
       }
 #pragma unroll
-      for (int p = 0; p < PLANES; ++p) Unit::split(planes[p], f.at[p]);
+      for (int p = 0; p < PLANES; ++p) f.finite = Unit::split(planes[p], f.at[p]) && f.finite;
     }
   }
 
@@ -505,29 +537,44 @@ struct TensorCores {
       for (int i = 0; i < TM; ++i) {
         typename ReadA::Fragments a[2];
         ReadA::read(stage.a, l * Tile::M + first_m + i * 16, k, left, a);
-#pragma unroll
-        for (int j = 0; j < TN; ++j) accumulate(i, j, a, b[j / PAIR][j % PAIR]);
+        if (all_finite(a, b)) row<false>(i, a, b);
+        else row<true>(i, a, b);
       }
     }
   }
 
+  // Whether parts may be multiplied as they are.
+  static __device__ bool all_finite(const typename ReadA::Fragments (&a)[2], const typename ReadB::Fragments (&b)[TN / PAIR][PAIR]) {
+    if constexpr (Unit::PARTS == 1) {
+      return true;
+    } else {
+      bool finite = a[0].finite && a[1].finite;
+#pragma unroll
+      for (int j = 0; j < TN; ++j) finite = finite && b[j / PAIR][j % PAIR].finite;
+      return __all_sync(~0u, finite);
+    }
+  }
+
   // Planes multiply as complex numbers do; of the parts those products that count, the small ones first.
-  __device__ void accumulate(int i, int j, const typename ReadA::Fragments (&a)[2], const typename ReadB::Fragments &b) {
+  template <bool BOUNDED>
+  __device__ void row(int i, const typename ReadA::Fragments (&a)[2], const typename ReadB::Fragments (&b)[TN / PAIR][PAIR]) {
 #pragma unroll
-    for (int order = Unit::PARTS - 1; order >= 0; --order)
+    for (int j = 0; j < TN; ++j)
 #pragma unroll
-      for (int p = 0; p <= order; ++p) {
-        const int q = order - p;
+      for (int order = Unit::PARTS - 1; order >= 0; --order)
 #pragma unroll
-        for (int x = 0; x < ReadA::PLANES; ++x)
+        for (int p = 0; p <= order; ++p)
 #pragma unroll
-          for (int y = 0; y < ReadB::PLANES; ++y) {
-            auto upper = a[0].at[x][p], lower = a[1].at[x][p];
-            if constexpr (ReadA::PLANES == 2 && ReadB::PLANES == 2)
-              if (x == 1 && y == 1) upper = Unit::negative(upper), lower = Unit::negative(lower);
-            Unit::multiply(sum[PLANES == 2 ? (x + y) % 2 : 0][i][j], upper, lower, b.at[y][q]);
-          }
-      }
+          for (int x = 0; x < ReadA::PLANES; ++x)
+#pragma unroll
+            for (int y = 0; y < ReadB::PLANES; ++y) {
+              auto upper = a[0].at[x][p], lower = a[1].at[x][p], right = b[j / PAIR][j % PAIR].at[y][order - p];
+              if constexpr (BOUNDED)
+                if (order > 0) upper = Unit::bounded(upper), lower = Unit::bounded(lower), right = Unit::bounded(right);
+              if constexpr (ReadA::PLANES == 2 && ReadB::PLANES == 2)
+                if (x == 1 && y == 1) upper = Unit::negative(upper), lower = Unit::negative(lower);
+              Unit::multiply(sum[PLANES == 2 ? (x + y) % 2 : 0][i][j], upper, lower, right);
+            }
   }
 };
 

@@ -119,6 +119,31 @@ class Case:
         return min(at & -at, 256) if at else 256
 
 
+def modes(**extents: Sequence[int]) -> tuple[Mode, ...]:
+    """modes(m=(4, 5), k=(6,)): the modes by kind."""
+    return tuple(Mode(kind, n) for kind, sizes in extents.items() for n in sizes)
+
+
+def case(
+    loops: Sequence[Mode],
+    dtype: str = "float32",
+    tensors: str = "abdc",
+    first: Sequence[int] = (),
+    types: dict[str, str] | None = None,
+    operators: dict[str, Operator] | None = None,
+    compute: ComputeType | None = None,
+    **layout: Any,
+) -> Case:
+    """Packed tensors, the modes ``first`` fastest, then the others; ``layout`` goes to all."""
+    order = (*first, *(at for at in range(len(loops)) if at not in first))
+    layouts = {
+        name: Layout(tuple(at for at in order if loops[at].kind in HAVE[name]), **layout)
+        for name in tensors
+    }
+    known = {name: (types or {}).get(name, dtype) for name in tensors}
+    return Case(tuple(loops), layouts, known, dtype, operators or {}, compute=compute)
+
+
 def numpy_type(dtype: str) -> Any:
     return np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
 

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil, prod
-from typing import Any
 
 import numpy as np
 import pytest
 
-from contract.compute import ComputeType, item_size
+from contract.compute import item_size
 from contract.kernels.configurations import ARCHITECTURES, CORE_TILES, CoreTile, architecture_of
 from contract.kernels.gett import gett_calls
 from contract.kernels.gett_tiles import Extents, Share, Workload, share
@@ -16,7 +15,7 @@ from contract.operators import Operator
 
 from .device import Device, Options, Schedule
 from .launching import run_call
-from .products import HAVE, Case, Data, Layout, Mode, check
+from .products import HAVE, Case, Data, Layout, case, check, modes
 
 Rng = np.random.Generator
 HOPPER = architecture_of(90)
@@ -25,31 +24,6 @@ NONE = (1, 0, 0)
 BOTH = (2.5, -0.5, 0)
 LARGE, MEDIUM, SMALL, DEEP, _, _, GEMV, VECMAT, DOT, TINY4, TINY8, _ = CORE_TILES[4]
 PAIR, QUAD = CORE_TILES[8][2], CORE_TILES[16][1]
-
-
-def modes(**extents: Sequence[int]) -> tuple[Mode, ...]:
-    """modes(m=(4, 5), k=(6,)): the modes by kind."""
-    return tuple(Mode(kind, n) for kind, sizes in extents.items() for n in sizes)
-
-
-def case(
-    loops: Sequence[Mode],
-    dtype: str = "float32",
-    tensors: str = "abdc",
-    first: Sequence[int] = (),
-    types: dict[str, str] | None = None,
-    operators: dict[str, Operator] | None = None,
-    compute: ComputeType | None = None,
-    **layout: Any,
-) -> Case:
-    """Packed tensors, the modes ``first`` fastest, then the others; ``layout`` goes to all."""
-    order = (*first, *(at for at in range(len(loops)) if at not in first))
-    layouts = {
-        name: Layout(tuple(at for at in order if loops[at].kind in HAVE[name]), **layout)
-        for name in tensors
-    }
-    known = {name: (types or {}).get(name, dtype) for name in tensors}
-    return Case(tuple(loops), layouts, known, dtype, operators or {}, compute=compute)
 
 
 def shared(tile: CoreTile, k: int, parts: int = 1) -> Share:

@@ -1,0 +1,372 @@
+"""Products by the tensor cores, launch by launch, against NumPy in higher precision."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product as combinations
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+from contract.compute import ComputeType, item_size
+from contract.kernels import arithmetic as known
+from contract.kernels.arithmetic import arithmetic
+from contract.kernels.configurations import (
+    ARCHITECTURES,
+    GETT,
+    Arithmetic,
+    TensorTile,
+    architecture_of,
+    tensor_tiles,
+)
+from contract.kernels.gett import gett_calls
+from contract.kernels.gett_tiles import Extents, Share, Workload, resident, share
+from contract.operators import Operator
+
+from .device import Device, Options, Schedule
+from .products import Case, Data, case, check, modes
+
+Rng = np.random.Generator
+HOPPER = architecture_of(90)
+SCHEDULES = (Options(Schedule.RANDOM, seed=5), Options(Schedule.REVERSED))
+HALF = dict.fromkeys("abdc", "float16")
+BRAIN = dict.fromkeys("abdc", "bfloat16")
+MIXED = {"a": "float64"}
+# What multiplies, types of the tensors, the type of sums, and the compute type that allows it.
+KINDS: list[tuple[Arithmetic, dict[str, str], str, ComputeType | None]] = [
+    (known.TF32, {}, "float32", ComputeType.TF32),
+    (known.TF32X3, {}, "float32", ComputeType.TF32X3),
+    (known.BF16, {}, "float32", ComputeType.BF16),
+    (known.BF16X6, {}, "float32", ComputeType.BF16X9),
+    (known.F16, HALF, "float32", None),
+    (known.BF16, BRAIN, "float32", None),
+    (known.INT8, {}, "int8", None),
+    (known.UINT8, {}, "uint8", None),
+    (known.F64, {}, "float64", None),
+    (known.F64_WIDE, {}, "float64", None),
+    (known.TF32, {}, "complex64", ComputeType.TF32),
+    (known.TF32X3, {}, "complex64", ComputeType.TF32X3),
+    (known.BF16X6, {}, "complex64", ComputeType.BF16X9),
+    (known.F64, {}, "complex128", None),
+    (known.F64_WIDE, MIXED, "complex128", None),
+]
+DIRECTIONS = list(combinations("mk", "nk"))  # what lies side by side in A and in B
+
+
+def tiles(kind: tuple[Arithmetic, dict[str, str], str, Any]) -> tuple[TensorTile, ...]:
+    arithmetic, types, dtype, _ = kind
+    return tensor_tiles(arithmetic, max(item_size(types.get(x, dtype)) for x in "ab"), dtype)
+
+
+def scalars_of(dtype: str) -> tuple[complex, complex, complex]:
+    if dtype.startswith("complex"):
+        return 2 - 1j, 0.5 + 1j, 0
+    return (3, 2, 0) if "int" in dtype else (2.5, -0.5, 0)
+
+
+def in_parts(tile: TensorTile, k: int, parts: int, whole: int = 0) -> Share:
+    part_k = max(1, ceil(ceil(k / parts) / tile.k)) * tile.k
+    return Share(tile, max(1, ceil(k / part_k)), part_k, whole)
+
+
+def run(
+    device: Device,
+    rng: Rng,
+    made: Case,
+    tile: TensorTile,
+    parts: int = 1,
+    whole: int = 0,
+    options: Options = SCHEDULES[0],
+    architecture: Any = HOPPER,
+) -> str:
+    """Launch and check; the first launch's stub is returned."""
+    k = prod(mode.extent for mode in made.modes if mode.kind == "k")
+    chosen = in_parts(tile, k, parts, whole)
+    calls = gett_calls(made.plan(), made.step(), architecture, chosen)
+    data, scalars = Data(made, rng), scalars_of(made.dtype)
+    check(data, data.run(device, calls, scalars, options), scalars)
+    return calls[0].stub
+
+
+# --- every tile -----------------------------------------------------------------------------------
+
+
+def layouts(made: Case, direction: tuple[str, str]) -> Case:
+    """A along m or k, B along n or k, D along m and C along n."""
+    first = {"a": "mk" if direction[0] == "m" else "km", "b": direction[1], "d": "mn", "c": "nm"}
+    first["b"] = "nk" if direction[1] == "n" else "kn"
+    number = {mode.kind: at for at, mode in enumerate(made.modes)}
+    return replace(
+        made,
+        layouts={
+            name: replace(made.layouts[name], order=tuple(number[x] for x in text + "l"))
+            for name, text in first.items()
+        },
+    )
+
+
+def every_tile() -> Iterator[Any]:
+    """Every tile of every kind; directions and widths in turn, or with --exhaustive all of them."""
+    for kind in KINDS:
+        for at, tile in enumerate(tiles(kind)):
+            name = f"{kind[0].unit}-{kind[2]}-{tile.l}x{tile.m}x{tile.n}"
+            yield pytest.param(kind, tile, at, id=name)
+
+
+@pytest.mark.parametrize(("kind", "tile", "turn"), list(every_tile()))
+def test_every_tile(
+    device: Device,
+    rng: Rng,
+    request: pytest.FixtureRequest,
+    kind: tuple[Arithmetic, dict[str, str], str, ComputeType | None],
+    tile: TensorTile,
+    turn: int,
+) -> None:
+    """One element less and more than a tile, a step and all steps in shared memory."""
+    _, types, dtype, compute = kind
+    size = max(item_size(types.get(x, dtype)) for x in "ab")
+    ways = [(way, unit) for unit in (16 // size, 1, 2) for way in DIRECTIONS]
+    if not request.config.getoption("--exhaustive"):
+        ways = [ways[(turn * 5 + KINDS.index(kind)) % len(ways)]]
+    for direction, unit in ways:
+        for edge, (deep, options) in zip((-unit, unit), enumerate(SCHEDULES), strict=True):
+            sizes = {
+                "l": (max(tile.l + edge, 1) if tile.l > 1 else 1 + deep,),
+                "m": (max(tile.m + edge, unit),),
+                "n": (max(tile.n + edge, unit),),
+                "k": ((tile.stages + 1) * tile.k + edge if deep else max(tile.k + edge, unit),),
+            }
+            shift = 0 if unit > 1 else 1
+            made = case(modes(**sizes), dtype, types=types, compute=compute, shift=shift)
+            run(device, rng, layouts(made, direction), tile, options=options)
+
+
+# --- sharing the work -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind", [KINDS[0], KINDS[4], KINDS[9], KINDS[10]], ids=lambda kind: f"{kind[0].unit}-{kind[2]}"
+)
+def test_parts_of_the_last_tiles(device: Device, rng: Rng, kind: Any) -> None:
+    """Some tiles whole, the others in parts; and a second product that finds other sums there."""
+    _, types, dtype, compute = kind
+    tile = tiles(kind)[2]
+    loops = modes(l=(2,), m=(tile.m + 5,), n=(2 * tile.n - 3,), k=(9 * tile.k + 1,))
+    made = case(loops, dtype, types=types, compute=compute, first=(3, 2), shift=1)
+    for parts, whole in ((3, 0), (4, 5)):
+        run(device, rng, made, tile, parts, whole)
+
+
+def test_blocks_go_on_to_further_tiles(device: Device, rng: Rng) -> None:
+    """One multiprocessor: a block does tile after tile in the same shared memory."""
+    tile = tiles(KINDS[0])[3]
+    alone = replace(HOPPER, multiprocessors=1)
+    made = case(modes(m=(200,), n=(90,), k=(70,)), compute=ComputeType.TF32, first=(2, 1))
+    (call,) = gett_calls(made.plan(), made.step(), alone, in_parts(tile, 70, 1))
+    assert call.grid[0] == tile.resident < 7 * 3
+    for options in SCHEDULES:
+        run(device, rng, made, tile, architecture=alone, options=options)
+
+
+def test_bits_do_not_depend_on_the_schedule(device: Device, rng: Rng) -> None:
+    tile = tiles(KINDS[1])[2]
+    made = case(modes(m=(33,), n=(40,), k=(300,)), compute=ComputeType.TF32X3, first=(2, 1))
+    data = Data(made, rng)
+    calls = gett_calls(made.plan(), made.step(), HOPPER, in_parts(tile, 300, 3))
+    runs = [data.run(device, calls, (1, 0, 0), Options(schedule)) for schedule in Schedule]
+    assert all(run.tobytes() == runs[0].tobytes() for run in runs)
+
+
+# --- what is summed -------------------------------------------------------------------------------
+
+
+def test_float16_is_summed_in_float32(device: Device) -> None:
+    """70000 ones halved are 35000; in float16 they would be infinite on the way."""
+    made = case(modes(m=(1,), n=(1,), k=(70000,)), types=HALF, tensors="abd")
+    tile = tiles(KINDS[4])[3]
+    data = Data(made, np.random.default_rng(0))
+    for name in "ab":
+        data.held[name][...] = 1
+    for parts in (1, 7):
+        calls = gett_calls(made.plan(), made.step(), HOPPER, in_parts(tile, 70000, parts))
+        assert data.run(device, calls, (0.5, 0, 0))[0] == 35000
+
+
+@pytest.mark.parametrize(
+    ("compute", "unit"),
+    [
+        (ComputeType.TF32, known.TF32),
+        (ComputeType.F16, known.TF32),
+        (ComputeType.BF16, known.BF16),
+        (ComputeType.TF32X3, known.TF32X3),
+        (ComputeType.F16X4, known.BF16X6),
+        (ComputeType.BF16X9, known.BF16X6),
+    ],
+)
+def test_all_of_float32_is_multiplied(
+    device: Device, rng: Rng, compute: ComputeType, unit: Arithmetic
+) -> None:
+    """Every exponent, in factors whose products stay in range; roundings that would overflow."""
+    assert arithmetic(("float32",) * 2, "float32", compute, (), 90) == (unit,)
+    made = case(modes(m=(32,), n=(40,), k=(64,)), tensors="abd", compute=compute, first=(2, 1))
+    data = Data(made, rng)
+    exponent = rng.integers(-60, 61, 64)[:, None]  # of each k, the opposite in the other factor
+    data.held["a"][...] = rng.uniform(1, 2, (64, 32)) * 2.0**exponent
+    data.held["b"][...] = rng.uniform(1, 2, (64, 40)) * 2.0**-exponent
+    most = np.finfo("f4").max
+    data.held["a"][5, 3], data.held["a"][:, 4], data.held["a"][7, 4] = most, 0, most
+    data.held["b"][5], data.held["b"][7] = 2.0**-20, rng.uniform(0.1, 0.9, 40)
+    tile = tensor_tiles(unit, 4, "float32")[2]
+    calls = gett_calls(made.plan(), made.step(), HOPPER, in_parts(tile, 64, 1))
+    check(data, data.run(device, calls, (1, 0, 0)), (1, 0, 0))
+
+
+@pytest.mark.parametrize("unit", [known.TF32, known.TF32X3, known.BF16X6], ids=lambda x: x.unit)
+def test_infinity_stays_infinite(device: Device, rng: Rng, unit: Arithmetic) -> None:
+    """Parts of an infinite number are not its remainder, inf - inf."""
+    made = case(modes(m=(32,), n=(40,), k=(16,)), tensors="abd", first=(2, 1))
+    data = Data(made, rng)
+    data.held["a"][...], data.held["b"][...] = 1, 2
+    data.held["a"][3, 5], data.held["a"][4, 6], data.held["a"][9, 7] = np.inf, -np.inf, np.nan
+    calls = gett_calls(
+        made.plan(), made.step(), HOPPER, in_parts(tensor_tiles(unit, 4, "float32")[2], 16, 1)
+    )
+    found = data.run(device, calls, (1, 0, 0))[: 32 * 40].reshape(32, 40)
+    wanted = np.full((32, 40), 32.0)
+    wanted[5], wanted[6], wanted[7] = np.inf, -np.inf, np.nan
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_operators_do_not_touch_what_is_beyond_k(device: Device, rng: Rng) -> None:
+    """1 / 0 would be infinite beyond the last k, and conjugation is of a whole number."""
+    reciprocal = {"a": Operator.RCP, "b": Operator.ABS}
+    for k in (5, 19):
+        made = case(
+            modes(m=(20,), n=(17,), k=(k,)),
+            operators=reciprocal,
+            compute=ComputeType.TF32,
+            first=(2, 0),
+        )
+        run(device, rng, made, tiles(KINDS[0])[3])
+    conjugate = {"a": Operator.CONJ, "c": Operator.CONJ}
+    made = case(modes(m=(20,), n=(17,), k=(19,)), "complex128", operators=conjugate, first=(2, 0))
+    run(device, rng, made, tiles(KINDS[13])[2])
+
+
+# --- shared memory --------------------------------------------------------------------------------
+
+ADDRESSES = """
+extern "C" __global__ void addresses(int *out) {
+  using namespace contract;
+  using Place = Staged<Factor<%s, Operator::IDENTITY, Along::%s, 1>, %s, %d, %d>;
+  for (int row = 0; row < %d; ++row)
+    for (int k = 0; k < %d; ++k) out[row * %d + k] = Place::at(row, k);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("type_name", "size", "unit", "per", "k"),
+    [
+        ("float", 4, "Tf32<1>", 2, 16),
+        ("float", 4, "Bf16<3>", 4, 16),
+        ("Half", 2, "F16", 4, 32),
+        ("signed char", 1, "Int8<signed char>", 8, 64),
+        ("double", 8, "F64<4>", 1, 16),
+        ("double", 8, "F64<8>", 2, 16),
+        ("Complex<float>", 8, "Tf32<1>", 2, 16),
+        ("Complex<double>", 16, "F64<4>", 1, 8),
+        ("Complex<double>", 16, "F64<8>", 2, 8),
+    ],
+)
+@pytest.mark.parametrize("along", ["K", "TILE"])
+def test_no_bank_is_met_twice(
+    device: Device, type_name: str, size: int, unit: str, per: int, k: int, along: str
+) -> None:
+    """The words that each phase of an access reads lie in different banks."""
+    rows = 128
+    text = ADDRESSES % (type_name, along, unit, rows, k, rows, k, k)
+    call = gett_calls(*tensor_example())[0]
+    source = replace(call, stub=text).source
+    memory = device.allocate(rows * k * 4)
+    device.load(source, ("-ftz=true",)).launch("addresses", (1,), (1,), [memory.pointer])
+    at = memory.download("i4", (rows, k))
+    assert sorted(at.ravel()) == list(range(0, rows * k * size, size)), "not a rearrangement"
+    turns = size == 2 and along == "TILE"
+    width = min(16, per * size) if along == "K" else 16 if turns else size
+    lanes = 128 // max(width, 4)  # of a phase
+    for first in range(0, k, 4 * per):
+        for phase in range(0, 32, lanes):
+            read = []
+            for lane in range(phase, phase + lanes):
+                if turns:  # ldmatrix: eight rows of 16 bytes, in the order of the fragments
+                    read.append(at[0, first + lane // 2 % 4 * 4 + lane % 2 + lane // 8 % 2 * 2])
+                else:
+                    read.append(at[lane // 4, first + lane % 4 * per])
+            words = {(a // 4 + w) for a in read for w in range(max(width // 4, 1))}
+            banks = [word % 32 for word in words]
+            assert len(banks) == len(set(banks)), (first, phase, banks)
+    memory.free()
+
+
+def tensor_example() -> tuple[Any, ...]:
+    made = case(modes(m=(20,), n=(17,), k=(19,)), compute=ComputeType.TF32)
+    return made.plan(), made.step(), HOPPER, in_parts(tiles(KINDS[0])[2], 19, 1)
+
+
+# --- the choice -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("types", "dtype", "compute", "unit"),
+    [
+        (("float32", "float32"), "float32", ComputeType.F32, None),
+        (("float32", "float32"), "float32", ComputeType.TF32, known.TF32),
+        (("float16", "float16"), "float32", ComputeType.F16, known.F16),
+        (("float16", "float16"), "float32", ComputeType.F32, known.F16),
+        (("bfloat16", "bfloat16"), "float32", ComputeType.F32, known.BF16),
+        (("float16", "bfloat16"), "float32", ComputeType.F32, None),
+        (("float16", "float32"), "float32", ComputeType.F32, None),
+        (("float16", "float32"), "float32", ComputeType.TF32, known.TF32),
+        (("int8", "int8"), "int8", None, known.INT8),
+        (("int8", "int16"), "int16", None, None),
+        (("complex64", "complex64"), "complex64", ComputeType.TF32X3, known.TF32X3),
+        (("float64", "complex128"), "complex128", ComputeType.F64, known.F64_WIDE),
+    ],
+)
+def test_tensor_cores_serve_what_they_can_keep(
+    types: tuple[str, str], dtype: str, compute: ComputeType | None, unit: Arithmetic | None
+) -> None:
+    found = arithmetic(types, dtype, compute, (Operator.IDENTITY,) * 2, 90)
+    assert found == (() if unit is None else (unit,))
+    assert arithmetic(types, dtype, compute, (), 60) == ()
+
+
+def test_operators_with_more_bits_are_not_rounded_to_16() -> None:
+    types = ("float16", "float16")
+    for operator, there in ((Operator.NEG, True), (Operator.EXP, False)):
+        found = arithmetic(types, "float32", ComputeType.F32, (operator, Operator.IDENTITY), 90)
+        assert bool(found) is there
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda x: f"sm_{x.capability}")
+def test_shares_fit_the_architecture(architecture: Any) -> None:
+    """Large products by tensor cores where there are any; shared memory is never too small."""
+    for unit, size, dtype in ((known.TF32, 4, "float32"), (known.F64, 8, "float64")):
+        work = Workload(Extents(1, 8192, 8192, 8192), size, size, dtype, (unit,))
+        chosen = share(work, architecture)
+        row = GETT[architecture.capability]
+        faster = row.tf32 > row.single if unit is known.TF32 else row.f64 > row.double
+        assert isinstance(chosen.tile, TensorTile) is faster
+        for tile in tensor_tiles(unit, size, dtype):
+            fits = architecture.shared // (tile.storage(size, size, dtype) + 1024)
+            assert resident(work, tile, architecture) <= min(tile.resident, fits)
+
+
+def test_the_last_wave_is_shared() -> None:
+    """One tile more than the machine has room for would double the time."""
+    work = Workload(Extents(1, 12 * 256, 11 * 128 + 1, 8192), 4, 4, "float32", (known.TF32,))
+    chosen = share(work, HOPPER)
+    alone = 132 * resident(work, chosen.tile, HOPPER)
+    assert chosen.tiles(work.extents) % alone == 0 or chosen.parts > 1
