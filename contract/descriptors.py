@@ -26,6 +26,7 @@ __all__ = [
     "Algo",
     "Contraction",
     "ElementwiseOperation",
+    "JitMode",
     "Operand",
     "OperationDescriptor",
     "Padding",
@@ -392,21 +393,31 @@ class Algo(Enum):
     ONE_PASS = "one pass"  # no product: elements permuted or reduced
 
 
+class JitMode(Enum):
+    """Whether kernels are compiled for one descriptor; the host's kernels never are."""
+
+    NONE = "none"  # a kernel serves all extents of its kind
+    DEFAULT = "default"  # extents and strides are constants of the kernel
+
+
 @dataclass(frozen=True, slots=True)
 class PlanPreference:
     """How to plan: the algorithm, the n-th best candidate, limits, and the contraction path.
 
     ``path`` is what opt_einsum takes as ``optimize``: a name, an explicit path, or an optimizer.
     ``workspace_limit`` (bytes) excludes plans that need more beside operands and result.
+    ``jit_mode`` decides whether kernels are compiled for the extents of the plan.
     """
 
     algo: Algo = Algo.DEFAULT
     kernel_rank: int = 0
     workspace_limit: int | None = None
     path: Hashable | Any = "auto"
+    jit_mode: JitMode = JitMode.NONE
 
     def __post_init__(self) -> None:
         _require_kind("algo", self.algo, Algo)
+        _require_kind("jit_mode", self.jit_mode, JitMode)
         limit = self.workspace_limit
         for name, value in (("kernel_rank", self.kernel_rank), ("workspace_limit", limit)):
             if value is not None and (not isinstance(value, int) or value < 0):

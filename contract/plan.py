@@ -10,7 +10,7 @@ from enum import Enum
 from math import prod
 
 from contract.compute import ComputeType, is_complex, item_size
-from contract.descriptors import Algo, OperationDescriptor, Padding, TensorDescriptor
+from contract.descriptors import Algo, JitMode, OperationDescriptor, Padding, TensorDescriptor
 from contract.operators import BinaryOperator, Operator
 from contract.text import Row, aligned, count, seconds
 
@@ -247,7 +247,7 @@ class Plan:
     ``offsets`` place each slot's tensor in the workspace (bytes; -1: the caller gives it).
     ``considered`` has, for each step, the candidates of the operation the step belongs to.
     ``addend_only`` is what alpha = 0 leaves of a product or a reduction: D = beta * op(C), or
-    zeros, with no input read.
+    zeros, with no input read. ``jit_mode`` is the preference's, for the executor's kernels.
     """
 
     slots: tuple[Slot, ...]
@@ -258,6 +258,7 @@ class Plan:
     considered: tuple[tuple[Candidate, ...], ...]
     naive_flops: int
     addend_only: Elementwise | None = None
+    jit_mode: JitMode = JitMode.NONE
 
     @property
     def inputs(self) -> int:

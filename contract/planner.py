@@ -210,6 +210,7 @@ class _Builder:
             considered=tuple(self.considered),
             naive_flops=self._naive_flops(),
             addend_only=None if self._is_elementwise() else self._addend_alone(),
+            jit_mode=self.preference.jit_mode,
         )
 
     def _is_elementwise(self) -> bool:

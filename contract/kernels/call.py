@@ -24,6 +24,7 @@ __all__ = [
     "Memory",
     "Pointer",
     "ScalarField",
+    "entry_stub",
 ]
 
 Three = tuple[int, int, int]
@@ -70,7 +71,8 @@ class KernelCall:
 
     ``reason`` says why this configuration is legal and was chosen. ``scratch`` bytes of workspace
     beside the plan's are alive during the step. Where the two slots of ``unless_same`` are the
-    same memory there is nothing to do.
+    same memory there is nothing to do. ``constants`` are those words of 8 bytes of the arguments
+    that the kernel knows from the start: (number, value).
     """
 
     headers: tuple[str, ...]
@@ -83,11 +85,14 @@ class KernelCall:
     shared: int = 0
     scratch: int = 0
     unless_same: tuple[int, int] | None = None
+    constants: tuple[tuple[int, int], ...] = ()
 
     @property
     def source(self) -> str:
         """The CUDA C++ of the kernel, complete: nothing is included from elsewhere."""
-        return "\n".join((*map(_header, self.headers), self.stub))
+        known = " ".join(f"words[{at}] = {value}ull;" for at, value in self.constants)
+        baked = (f"#define CONTRACT_BAKED(words) {known}",) if known else ()
+        return "\n".join((*baked, *map(_header, self.headers), self.stub))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,25 @@ class BlasCall:
 
 
 DeviceCall = KernelCall | BlasCall
+
+
+def entry_stub(entry: str, bounds: str, *config: str, method: str = "run") -> str:
+    """The C++ of a kernel's entry: the type of its configuration, in lines, and a call of it.
+
+    ``bounds`` are the most threads of a block, and how many blocks registers must allow.
+    """
+    return "\n".join(
+        (
+            "using namespace contract;",
+            "using Config =",
+            *(f"    {line}" for line in config),
+            f'extern "C" __global__ void __launch_bounds__({bounds}) '
+            f"{entry}(const Config::Arguments a) {{",
+            f"  Config::{method}(known(a));",
+            "}",
+            "",
+        )
+    )
 
 
 @cache

@@ -10,7 +10,7 @@ from math import ceil, prod
 
 from contract.compute import item_size
 from contract.errors import NotSupportedError
-from contract.kernels.call import Fields, KernelCall, Memory, Pointer
+from contract.kernels.call import Fields, KernelCall, Memory, Pointer, entry_stub
 from contract.kernels.configurations import ELEMENTWISE, Architecture
 from contract.kernels.loops import Dimension, capacity, fused, needs_wide_offsets, put_loop
 from contract.kernels.names import binary_name, operator_name, type_name
@@ -359,20 +359,14 @@ def _stub(problem: _Problem, tile: _Tile, room: int) -> str:
     ]
     sources += ["NoSource"] * (MOST_SOURCES - len(sources))
     target, compute = type_name(problem.tensors[0].dtype), type_name(problem.dtype)
-    return "\n".join(
-        (
-            "using namespace contract;",
-            f"using Config = Elementwise<{target}, {compute}, {'long long' if wide else 'int'},",
-            f"    {tile.width}, {tile.height}, {tile.unit}, {tile.vector}, "
-            f"{str(padded).lower()}, {room},",
-            f"    {', '.join(map(binary_name, operators))},",
-            f"    {', '.join(sources)}>;",
-            f'extern "C" __global__ void __launch_bounds__({THREADS}) '
-            "elementwise(const Config::Arguments a) {",
-            "  Config::run(a);",
-            "}",
-            "",
-        )
+    return entry_stub(
+        "elementwise",
+        str(THREADS),
+        f"Elementwise<{target}, {compute}, {'long long' if wide else 'int'},",
+        f"    {tile.width}, {tile.height}, {tile.unit}, {tile.vector}, "
+        f"{str(padded).lower()}, {room},",
+        f"    {', '.join(map(binary_name, operators))},",
+        f"    {', '.join(sources)}>;",
     )
 
 

@@ -24,11 +24,11 @@ struct Finish {
 
 enum Tensor { D, A, B, C };  // the order of strides in a loop
 
-// Where index ``i`` of some loops, the first fastest, is in each tensor. Not unrolled: tables are made rarely.
+// Where index ``i`` of some loops, the first fastest, is in each tensor.
 template <class Offset>
 __device__ inline Place<Offset, 4, false> place(typename IndexOf<Offset>::type i, const Loop<4> *loops, unsigned count) {
   Place<Offset, 4, false> here;
-#pragma unroll 1
+  UNROLL_MODES
   for (unsigned at = 0; at < count; ++at) here.move(loops[at], split_off(i, loops[at]));
   return here;
 }

@@ -5,7 +5,7 @@ from math import ceil
 
 from contract.compute import item_size
 from contract.errors import NotSupportedError
-from contract.kernels.call import Fields, KernelCall, Memory, Pointer
+from contract.kernels.call import Fields, KernelCall, Memory, Pointer, entry_stub
 from contract.kernels.configurations import Architecture, CoreTile, TensorTile
 from contract.kernels.gett_tiles import Share, resident, share
 from contract.kernels.loops import capacity, put_loop
@@ -123,21 +123,15 @@ def _headers(chosen: Share) -> tuple[str, ...]:
 def _stub(problem: Problem, chosen: Share, entry: str) -> str:
     tile = chosen.tile
     width = written_width(problem, tile)
-    return "\n".join(
-        (
-            "using namespace contract;",
-            "using Config = Gett<",
-            f"    {type_name(problem.d.dtype)}, {capacity(len(problem.loops))},",
-            f"    {_main(problem, chosen)},",
-            f"        {factor_type(problem, A, tile)},",
-            f"        {factor_type(problem, B, tile)}>,",
-            f"    {addend_type(problem, width)}, {width}, {_shared(problem, chosen)}>;",
-            f'extern "C" __global__ void __launch_bounds__({tile.threads}, {tile.resident}) '
-            f"{entry}(const Config::Arguments a) {{",
-            f"  Config::{entry}(a);",
-            "}",
-            "",
-        )
+    return entry_stub(
+        entry,
+        f"{tile.threads}, {tile.resident}",
+        f"Gett<{type_name(problem.d.dtype)}, {capacity(len(problem.loops))},",
+        f"    {_main(problem, chosen)},",
+        f"        {factor_type(problem, A, tile)},",
+        f"        {factor_type(problem, B, tile)}>,",
+        f"    {addend_type(problem, width)}, {width}, {_shared(problem, chosen)}>;",
+        method=entry,
     )
 
 

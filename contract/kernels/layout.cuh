@@ -1,6 +1,27 @@
 // Indices and strides: loops whose extents and strides travel in the arguments of a kernel.
 
+// Loops over modes: there are few, and often none, so that unrolled they would only be fetched and compiled; where
+// extents are constants they become straight code.
+#ifdef CONTRACT_BAKED
+#define UNROLL_MODES _Pragma("unroll")
+#else
+#define UNROLL_MODES _Pragma("unroll 1")
+#endif
+
 namespace contract {
+
+// The arguments of a kernel, in which CONTRACT_BAKED(words) fills in those it knows from the start.
+#ifdef CONTRACT_BAKED
+template <class Arguments>
+__device__ inline Arguments known(Arguments a) {
+  unsigned long long *words = (unsigned long long *)&a;
+  CONTRACT_BAKED(words)
+  return a;
+}
+#else
+template <class Arguments>
+__device__ inline const Arguments &known(const Arguments &a) { return a; }
+#endif
 
 // One loop over TENSORS tensors. With padding, its indices left <= i < left + inside have a source.
 template <int TENSORS>
@@ -57,7 +78,7 @@ struct Place {
 
   // Splits ``i`` over loops, the first fastest; returns what is left for the loops that follow.
   __device__ unsigned split(unsigned i, const Loop<TENSORS> *loops, unsigned count) {
-#pragma unroll 1  // there are few, and often none: more code would only be fetched and compiled
+    UNROLL_MODES
     for (unsigned at = 0; at < count; ++at) move(loops[at], split_off(i, loops[at]));
     return i;
   }

@@ -3,11 +3,13 @@
 from dataclasses import replace
 from typing import assert_never
 
+from contract.descriptors import JitMode
 from contract.kernels.blas import blas_calls
 from contract.kernels.call import DeviceCall, KernelCall
 from contract.kernels.configurations import Architecture
 from contract.kernels.elementwise import elementwise_calls
 from contract.kernels.gett import gett_calls
+from contract.kernels.jit import baked
 from contract.kernels.reduce import reduce_calls
 from contract.plan import (
     Elementwise,
@@ -27,6 +29,13 @@ __all__ = ["lower"]
 
 def lower(plan: Plan, step: Step, architecture: Architecture) -> tuple[DeviceCall, ...]:
     """The launches that do one step, in order; none where there is nothing to write."""
+    calls = _calls(plan, step, architecture)
+    if plan.jit_mode is JitMode.NONE:
+        return calls
+    return tuple(baked(call) if isinstance(call, KernelCall) else call for call in calls)
+
+
+def _calls(plan: Plan, step: Step, architecture: Architecture) -> tuple[DeviceCall, ...]:
     match step:
         case Gemm():
             found = blas_calls(step)

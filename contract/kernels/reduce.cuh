@@ -80,7 +80,7 @@ struct Reduce {
   static __device__ Place<Offset, 3, false> place(const Arguments &a, Index kept) {
     Place<Offset, 3, false> here;
     const unsigned last = a.kept_loops - 1;
-#pragma unroll 1
+    UNROLL_MODES
     for (unsigned at = 0; at < last; ++at) here.move(a.loops[at], (Offset)split_off(kept, a.loops[at]));
     here.move(a.loops[last], (Offset)kept);
     return here;
@@ -93,7 +93,7 @@ struct Reduce {
     __device__ Vectors(const Arguments &a, Index (&i)[UNROLL]) {
       const Loop<3> *loops = a.loops + a.kept_loops;
       const unsigned last = a.reduced_loops - 1;
-#pragma unroll 1
+      UNROLL_MODES
       for (unsigned at = 0; at < last; ++at)
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) move(u, at, loops[at], split_off(i[u], loops[at]));

@@ -11,7 +11,7 @@ from math import ceil, gcd, prod
 
 from contract.compute import is_complex, item_size
 from contract.errors import NotSupportedError
-from contract.kernels.call import Fields, KernelCall, Memory, Pointer
+from contract.kernels.call import Fields, KernelCall, Memory, Pointer, entry_stub
 from contract.kernels.configurations import REDUCE, Architecture, ReduceRow
 from contract.kernels.loops import Dimension, capacity, put_loop
 from contract.kernels.names import binary_name, operator_name, type_name
@@ -359,18 +359,12 @@ def _stub(problem: _Problem, shape: _Shape, parts: int) -> str:
     offset = "long long" if _has_wide_offsets(problem, parts) else "int"
     operators = (_operator(each, problem.dtype) for each in (problem.source.operator, added))
     room = capacity(len(shape.kept) + len(shape.reduced))
-    return "\n".join(
-        (
-            "using namespace contract;",
-            f"using Config = Reduce<{', '.join(map(type_name, types))}, {offset}, {index},",
-            f"    {', '.join(operators)}, {binary_name(problem.operator)},",
-            f"    Reading::{shape.reading}, {shape.width}, {shape.unroll}, {room}>;",
-            f'extern "C" __global__ void __launch_bounds__({1 << THREADS_BITS}) '
-            "reduce(const Config::Arguments a) {",
-            "  Config::run(a);",
-            "}",
-            "",
-        )
+    return entry_stub(
+        "reduce",
+        str(1 << THREADS_BITS),
+        f"Reduce<{', '.join(map(type_name, types))}, {offset}, {index},",
+        f"    {', '.join(operators)}, {binary_name(problem.operator)},",
+        f"    Reading::{shape.reading}, {shape.width}, {shape.unroll}, {room}>;",
     )
 
 

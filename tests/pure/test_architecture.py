@@ -22,7 +22,7 @@ LEVELS = (
     {"planner"},
     {"kernels.call", "kernels.configurations", "kernels.names"},
     {"kernels.loops"},
-    {"kernels.blas", "kernels.elementwise", "kernels.gett_tiles", "kernels.reduce"},
+    {"kernels.blas", "kernels.elementwise", "kernels.jit", "kernels.gett_tiles", "kernels.reduce"},
     {"kernels.arithmetic"},
     {"kernels.product"},
     {"kernels.gett"},
