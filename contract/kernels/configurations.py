@@ -324,10 +324,12 @@ def tensor_tiles(arithmetic: Arithmetic, size: int, dtype: str) -> tuple[TensorT
     lines that shared memory reads without conflicts.
     """
     k = max(arithmetic.k, (64 if size <= 4 else 128) // size)
-    tables = _TENSOR_TILES.get(dtype, (_SINGLE, _SINGLE_IN_PARTS))
+    one, several = _TENSOR_TILES.get(dtype, (_SINGLE, _SINGLE_IN_PARTS))
+    converted = size <= 4 and arithmetic.k * size > 32  # registers of what is read, as for parts
+    rows = several if converted or arithmetic.products > 1 else one
     return tuple(
         TensorTile(l, m, n, k, *warps, stages, resident, efficiency, reason, arithmetic)
-        for l, m, n, warps, stages, resident, efficiency, reason in tables[arithmetic.products > 1]  # noqa: E741
+        for l, m, n, warps, stages, resident, efficiency, reason in rows  # noqa: E741
     )
 
 

@@ -125,7 +125,7 @@ def _stub(problem: Problem, chosen: Share, entry: str) -> str:
     width = written_width(problem, tile)
     return entry_stub(
         entry,
-        f"{tile.threads}, {tile.resident}",
+        f"{tile.threads}, {tile.resident}" if isinstance(tile, TensorTile) else f"{tile.threads}",
         f"Gett<{type_name(problem.d.dtype)}, {capacity(len(problem.loops))},",
         f"    {_main(problem, chosen)},",
         f"        {factor_type(problem, A, tile)},",

@@ -423,6 +423,9 @@ struct TensorCores {
   static constexpr int PITCH = Tile::WARP_M + 16 / (int)sizeof(Sum);  // eight columns of a warp, on their way to D
   static_assert(Tile::K % Unit::K == 0);
 
+  using ColumnsOfB = typename ReadB::Fragments[TN / PAIR][PAIR];
+  using RowsOfA = typename ReadA::Fragments[2];
+
   struct Stage {
     alignas(128) unsigned char a[CopyA::Place::BYTES], b[CopyB::Place::BYTES];
   };
@@ -529,35 +532,32 @@ struct TensorCores {
   __device__ void step(const Stage &stage, int left) {
 #pragma unroll
     for (int k = 0; k < Tile::K; k += Unit::K) {
-      typename ReadB::Fragments b[TN / PAIR][PAIR];
+      ColumnsOfB b;
 #pragma unroll
       for (int j = 0; j < TN / PAIR; ++j)
         ReadB::read(stage.b, l * Tile::N + first_n + j * PAIR * 8, k, left, b[j]);
 #pragma unroll
       for (int i = 0; i < TM; ++i) {
-        typename ReadA::Fragments a[2];
+        RowsOfA a;
         ReadA::read(stage.a, l * Tile::M + first_m + i * 16, k, left, a);
-        if (all_finite(a, b)) row<false>(i, a, b);
+        if constexpr (Unit::PARTS == 1) row<false>(i, a, b);
+        else if (all_finite(a, b)) row<false>(i, a, b);
         else row<true>(i, a, b);
       }
     }
   }
 
   // Whether parts may be multiplied as they are.
-  static __device__ bool all_finite(const typename ReadA::Fragments (&a)[2], const typename ReadB::Fragments (&b)[TN / PAIR][PAIR]) {
-    if constexpr (Unit::PARTS == 1) {
-      return true;
-    } else {
-      bool finite = a[0].finite && a[1].finite;
+  static __device__ bool all_finite(const RowsOfA &a, const ColumnsOfB &b) {
+    bool finite = a[0].finite && a[1].finite;
 #pragma unroll
-      for (int j = 0; j < TN; ++j) finite = finite && b[j / PAIR][j % PAIR].finite;
-      return __all_sync(~0u, finite);
-    }
+    for (int j = 0; j < TN; ++j) finite = finite && b[j / PAIR][j % PAIR].finite;
+    return __all_sync(~0u, finite);
   }
 
   // Planes multiply as complex numbers do; of the parts those products that count, the small ones first.
   template <bool BOUNDED>
-  __device__ void row(int i, const typename ReadA::Fragments (&a)[2], const typename ReadB::Fragments (&b)[TN / PAIR][PAIR]) {
+  __device__ void row(int i, const RowsOfA &a, const ColumnsOfB &b) {
 #pragma unroll
     for (int j = 0; j < TN; ++j)
 #pragma unroll
@@ -570,7 +570,7 @@ struct TensorCores {
             for (int y = 0; y < ReadB::PLANES; ++y) {
               auto upper = a[0].at[x][p], lower = a[1].at[x][p], right = b[j / PAIR][j % PAIR].at[y][order - p];
               if constexpr (BOUNDED)
-                if (order > 0) upper = Unit::bounded(upper), lower = Unit::bounded(lower), right = Unit::bounded(right);
+                if (order) upper = Unit::bounded(upper), lower = Unit::bounded(lower), right = Unit::bounded(right);
               if constexpr (ReadA::PLANES == 2 && ReadB::PLANES == 2)
                 if (x == 1 && y == 1) upper = Unit::negative(upper), lower = Unit::negative(lower);
               Unit::multiply(sum[PLANES == 2 ? (x + y) % 2 : 0][i][j], upper, lower, right);

@@ -3,18 +3,20 @@ shared memory within bounds, wide loads and stores where layouts allow them.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
 
 import contract as ct
 from contract.heuristics import gpu
+from contract.kernels.arithmetic import F64, F64_WIDE, TF32
 from contract.kernels.call import KernelCall
 from contract.kernels.configurations import (
     CORE_TILES,
     Architecture,
     CoreTile,
+    TensorTile,
     architecture_of,
 )
 from contract.kernels.elementwise import elementwise_calls
@@ -25,9 +27,12 @@ from contract.planner import make_plan
 
 from . import nvrtc
 from .device import Device
+from .products import case, modes
+from .tensor_cases import KINDS, Kind, laid_out, tiles
 
 REGISTERS = 65536  # of a multiprocessor
 STATIC_SHARED = 48 << 10  # bytes a block may have everywhere
+RESERVED_SHARED = 1 << 10  # bytes that the system takes of each block's
 OLDEST = 60  # compute capability
 FLAGS = ("-ftz=true",)
 Build = Callable[[Architecture], KernelCall]
@@ -107,6 +112,29 @@ def products(dtype: str, size: int, count: int) -> list[Family]:
     ]
 
 
+def tensor_product(kind: Kind, tile: TensorTile, direction: tuple[str, str]) -> Build:
+    _, types, dtype, compute = kind
+
+    def build(architecture: Architecture) -> KernelCall:
+        loops = modes(l=(1,), m=(256,), n=(256,), k=(256,))
+        made = laid_out(case(loops, dtype, types=types, compute=compute), direction)
+        (call,) = gett_calls(made.plan(), made.step(), architecture, Share(tile, 1, 256))
+        return call
+
+    return build
+
+
+def tensor_products(kind: Kind, rows: slice, directions: Sequence[tuple[str, str]]) -> list[Family]:
+    """Tiles of the tensor cores; a step of either factor is copied 16 bytes at once."""
+    found = []
+    for tile in tiles(kind)[rows]:
+        for way in directions:
+            name = f"product {kind[2]} {kind[0].unit} {tile.l}x{tile.m}x{tile.n} {''.join(way)}"
+            wide = ("cp.async.cg", "mma.sync")
+            found.append(Family(name, tensor_product(kind, tile, way), tile.resident, wide))
+    return found
+
+
 LARGE = {"a": 512, "b": 256, "c": 32}
 BOTH = ("ld.global.v4", "st.global.v4")
 MOVERS = [
@@ -134,11 +162,32 @@ PRODUCTS = [
     *products("float16", 4, 2),
     *products("int8", 4, 1),
 ]
+TENSOR = [
+    (90, family)
+    for kind in KINDS
+    if kind[0] is not F64
+    for family in tensor_products(kind, slice(0, 2), [("k", "k")])
+]
+TENSOR += [
+    (capability, family)
+    for capability in (80, 100)
+    for kind in KINDS
+    if kind[0] in (TF32, F64)
+    for family in tensor_products(kind, slice(0, 1), [("m", "n")])
+]
+ALL_TENSOR = [
+    (capability, family)
+    for capability in (80, 90)
+    for kind in KINDS
+    if kind[0] is not (F64 if capability == 90 else F64_WIDE)
+    for family in tensor_products(kind, slice(None), [("k", "k"), ("m", "n")])
+]
 EVERYWHERE = [*MOVERS[:4], *MOVERS[9:11], *PRODUCTS[:2], *PRODUCTS[12:13]]
 CASES = [
     *((90, family) for family in (*MOVERS, *PRODUCTS)),
     *((capability, family) for capability in (80, 100) for family in EVERYWHERE),
     *((OLDEST, family) for family in (MOVERS[0], MOVERS[9], PRODUCTS[0])),
+    *TENSOR,
 ]
 
 
@@ -148,7 +197,24 @@ CASES = [
 def test_machine_code(device: Device, capability: int, family: Family) -> None:
     if capability == OLDEST and nvrtc.version() >= (13, 0):
         pytest.skip("CUDA 13 compiles for 7.5 and newer")
-    call = family.build(architecture_of(capability))
+    check_machine_code(capability, family)
+
+
+@pytest.mark.exhaustive
+def test_machine_code_of_every_tile(device: Device) -> None:
+    """Every tile of the tensor cores, both ways."""
+    wrong = []
+    for capability, family in ALL_TENSOR:
+        try:
+            check_machine_code(capability, family)
+        except AssertionError as error:
+            wrong.append(f"sm_{capability} {family.name}: {error}")
+    assert not wrong, "\n".join(wrong)
+
+
+def check_machine_code(capability: int, family: Family) -> None:
+    architecture = architecture_of(capability)
+    call = family.build(architecture)
     report = nvrtc.compile_cubin(call.source, f"sm_{capability}", FLAGS).log
     stack, stores, loads = map(
         int, re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+)", report).groups()
@@ -159,12 +225,17 @@ def test_machine_code(device: Device, capability: int, family: Family) -> None:
     threads = call.block[0] * call.block[1]
     assert registers * threads * family.resident <= REGISTERS, f"{registers} registers"
     shared = re.search(r"(\d+) bytes smem", report)
-    assert (int(shared[1]) if shared else 0) + call.shared <= STATIC_SHARED
+    static = int(shared[1]) if shared else 0
+    assert static <= STATIC_SHARED
+    assert static + call.shared <= architecture.shared - RESERVED_SHARED
     assert len(call.arguments.data) <= 4096
     assert call.stub.strip().count("\n") < 15
 
 
-@pytest.mark.parametrize("family", MOVERS, ids=[family.name for family in MOVERS])
+WIDE = [*MOVERS, *(family for capability, family in TENSOR[::2] if capability == 90)]
+
+
+@pytest.mark.parametrize("family", WIDE, ids=[family.name for family in WIDE])
 def test_wide_accesses(device: Device, family: Family) -> None:
     call = family.build(architecture_of(90))
     text = nvrtc.compile_ptx(call.source, "sm_90", FLAGS).text

@@ -26,37 +26,12 @@ from contract.operators import Operator
 
 from .device import Device, Options, Schedule
 from .products import Case, Data, case, check, modes
+from .tensor_cases import HALF, KINDS, Kind, laid_out, tiles
 
 Rng = np.random.Generator
 HOPPER = architecture_of(90)
 SCHEDULES = (Options(Schedule.RANDOM, seed=5), Options(Schedule.REVERSED))
-HALF = dict.fromkeys("abdc", "float16")
-BRAIN = dict.fromkeys("abdc", "bfloat16")
-MIXED = {"a": "float64"}
-# What multiplies, types of the tensors, the type of sums, and the compute type that allows it.
-KINDS: list[tuple[Arithmetic, dict[str, str], str, ComputeType | None]] = [
-    (known.TF32, {}, "float32", ComputeType.TF32),
-    (known.TF32X3, {}, "float32", ComputeType.TF32X3),
-    (known.BF16, {}, "float32", ComputeType.BF16),
-    (known.BF16X6, {}, "float32", ComputeType.BF16X9),
-    (known.F16, HALF, "float32", None),
-    (known.BF16, BRAIN, "float32", None),
-    (known.INT8, {}, "int8", None),
-    (known.UINT8, {}, "uint8", None),
-    (known.F64, {}, "float64", None),
-    (known.F64_WIDE, {}, "float64", None),
-    (known.TF32, {}, "complex64", ComputeType.TF32),
-    (known.TF32X3, {}, "complex64", ComputeType.TF32X3),
-    (known.BF16X6, {}, "complex64", ComputeType.BF16X9),
-    (known.F64, {}, "complex128", None),
-    (known.F64_WIDE, MIXED, "complex128", None),
-]
 DIRECTIONS = list(combinations("mk", "nk"))  # what lies side by side in A and in B
-
-
-def tiles(kind: tuple[Arithmetic, dict[str, str], str, Any]) -> tuple[TensorTile, ...]:
-    arithmetic, types, dtype, _ = kind
-    return tensor_tiles(arithmetic, max(item_size(types.get(x, dtype)) for x in "ab"), dtype)
 
 
 def scalars_of(dtype: str) -> tuple[complex, complex, complex]:
@@ -92,20 +67,6 @@ def run(
 # --- every tile -----------------------------------------------------------------------------------
 
 
-def layouts(made: Case, direction: tuple[str, str]) -> Case:
-    """A along m or k, B along n or k, D along m and C along n."""
-    first = {"a": "mk" if direction[0] == "m" else "km", "b": direction[1], "d": "mn", "c": "nm"}
-    first["b"] = "nk" if direction[1] == "n" else "kn"
-    number = {mode.kind: at for at, mode in enumerate(made.modes)}
-    return replace(
-        made,
-        layouts={
-            name: replace(made.layouts[name], order=tuple(number[x] for x in text + "l"))
-            for name, text in first.items()
-        },
-    )
-
-
 def every_tile() -> Iterator[Any]:
     """Every tile of every kind; directions and widths in turn, or with --exhaustive all of them."""
     for kind in KINDS:
@@ -119,7 +80,7 @@ def test_every_tile(
     device: Device,
     rng: Rng,
     request: pytest.FixtureRequest,
-    kind: tuple[Arithmetic, dict[str, str], str, ComputeType | None],
+    kind: Kind,
     tile: TensorTile,
     turn: int,
 ) -> None:
@@ -139,7 +100,7 @@ def test_every_tile(
             }
             shift = 0 if unit > 1 else 1
             made = case(modes(**sizes), dtype, types=types, compute=compute, shift=shift)
-            run(device, rng, layouts(made, direction), tile, options=options)
+            run(device, rng, laid_out(made, direction), tile, options=options)
 
 
 # --- sharing the work -----------------------------------------------------------------------------

@@ -5,23 +5,28 @@ The checks are small versions of those in test_kernel_*.py; they pass on the ker
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import ceil, prod
 
 import numpy as np
 import pytest
 
 import contract as ct
+from contract.compute import item_size
 from contract.heuristics import gpu
 from contract.kernels import elementwise
+from contract.kernels.arithmetic import F16, F64_WIDE, TF32, TF32X3
 from contract.kernels.call import KernelCall
-from contract.kernels.configurations import architecture_of
+from contract.kernels.configurations import Arithmetic, architecture_of, tensor_tiles
 from contract.kernels.elementwise import elementwise_calls
 from contract.kernels.gett import gett_calls
+from contract.kernels.gett_tiles import Share
 from contract.kernels.reduce import reduce_calls
 from contract.plan import Elementwise, Permute, Plan, Reduce, Step
 from contract.planner import make_plan
 
 from .device import Device, KernelFault, Options, Schedule
 from .launching import run_call
+from .products import Case, Data, Layout, case, check, modes
 
 ARCHITECTURE = architecture_of(90)
 HOW = Options(Schedule.RANDOM, seed=5)
@@ -170,6 +175,62 @@ def check_product_without_addend(device: Device, change: Change) -> None:
     np.testing.assert_array_equal(found, a @ b)
 
 
+def multiplied(
+    device: Device, change: Change, made: Case, unit: Arithmetic, parts: int = 1, row: int = 2
+) -> None:
+    """Tile after tile by one multiprocessor, the first of them whole."""
+    size = max(item_size(made.types[x]) for x in "ab")
+    tile = tensor_tiles(unit, size, made.dtype)[row]
+    k = prod(mode.extent for mode in made.modes if mode.kind == "k")
+    part_k = ceil(ceil(k / parts) / tile.k) * tile.k
+    chosen = Share(tile, ceil(k / part_k), part_k, whole=1 if parts > 1 else 0)
+    calls = gett_calls(made.plan(), made.step(), replace(ARCHITECTURE, multiprocessors=1), chosen)
+    data = Data(made, np.random.default_rng(3))
+    scalars = (2, 0.5, 0)
+    found = data.run(device, [changed(call, change) for call in calls], scalars, HOW)
+    check(data, found, scalars)
+
+
+def check_rounded(device: Device, change: Change) -> None:
+    loops = modes(m=(140,), n=(77,), k=(83,))
+    made = case(loops, compute=ct.ComputeType.TF32, first=(2, 1), shift=1)
+    multiplied(device, change, made, TF32)
+
+
+def check_nearest(device: Device, change: Change) -> None:
+    """Numbers just below the next of tf32: cut, each would be wrong by twice its share."""
+    made = case(modes(m=(5,), n=(3,), k=(4,)), compute=ct.ComputeType.TF32, first=(2, 1))
+    data = Data(made, np.random.default_rng(3))
+    for name in "ab":
+        data.held[name][...] = 1 + 2.0**-10 - 2.0**-23
+    chosen = Share(tensor_tiles(TF32, 4, "float32")[3], 1, 4)
+    (call,) = gett_calls(made.plan(), made.step(), ARCHITECTURE, chosen)
+    check(data, data.run(device, [changed(call, change)], (1, 0, 0), HOW), (1, 0, 0))
+
+
+def check_in_parts(device: Device, change: Change) -> None:
+    loops = modes(m=(70,), n=(66,), k=(230,))
+    made = case(loops, compute=ct.ComputeType.TF32X3, first=(2, 1))
+    multiplied(device, change, made, TF32X3, parts=3, row=1)
+
+
+def check_turned16(device: Device, change: Change) -> None:
+    """A is turned on its way to the fragments, B lies along k."""
+    made = case(modes(m=(72,), n=(40,), k=(48,)), types=dict.fromkeys("abdc", "float16"))
+    made = replace(made, layouts=made.layouts | {"b": Layout((2, 1))})
+    multiplied(device, change, made, F16)
+
+
+def check_complex(device: Device, change: Change) -> None:
+    reciprocal = {"a": ct.Operator.CONJ}
+    loops = modes(m=(33,), n=(20,), k=(19,))
+    multiplied(device, change, case(loops, "complex128", operators=reciprocal), F64_WIDE)
+    made = case(
+        loops, operators={"a": ct.Operator.RCP, "b": ct.Operator.RCP}, compute=ct.ComputeType.TF32
+    )
+    multiplied(device, change, made, TF32, row=3)
+
+
 CHECKS = (
     check_turned,
     check_padded,
@@ -180,6 +241,11 @@ CHECKS = (
     check_bits,
     check_product,
     check_product_without_addend,
+    check_rounded,
+    check_nearest,
+    check_in_parts,
+    check_turned16,
+    check_complex,
 )
 
 
@@ -240,17 +306,12 @@ BUGS = (
     ),
     Bug(
         "no barrier between steps",
-        "      __syncthreads();\n      begin = next;",
-        "      begin = next;",
+        "if (more) put(slot ^ 1);\n      __syncthreads();",
+        "if (more) put(slot ^ 1);",
         check_product,
     ),
-    Bug(
-        "offsets of the step before",
-        "s.k_a[slot ^ 1], end - next",
-        "s.k_a[slot], end - next",
-        check_product,
-    ),
-    Bug("rows beyond the end", "if (c.m + sums.m(i) >= a.m) continue;", "", check_product),
+    Bug("offsets of the step before", "fetch(slot ^ 1);", "fetch(slot);", check_product),
+    Bug("rows beyond the end", "!is_row(row) || ", "", check_product),
     Bug(
         "beta not applied",
         "convert<Compute>(c)), beta)",
@@ -263,6 +324,44 @@ BUGS = (
         "adds(C::present)",
         check_product_without_addend,
     ),
+    Bug("copies not waited for", "wait_copies<AHEAD - 1>();", "", check_rounded),
+    Bug(
+        "a stage refilled while it is read",
+        "wait_copies<AHEAD - 1>();\n      __syncthreads();",
+        "wait_copies<AHEAD - 1>();",
+        check_rounded,
+    ),
+    Bug("no zeros beyond the last k", "valid ? BYTES : 0", "BYTES", check_rounded),
+    Bug("cut instead of rounded", "bits + 0x1000", "bits", check_nearest),
+    Bug("rows in another order", "e / 2 * 8 + g", "e / 2 + 2 * g", check_rounded),
+    Bug("columns of another warp", "warp / Tile::WARPS_M % Tile::WARPS_N", "0", check_rounded),
+    Bug(
+        "the next tile's tables over this one's",
+        "part(a, item - a.whole)[at * MAIN::OWNERS] = x; });\n      __syncthreads();",
+        "part(a, item - a.whole)[at * MAIN::OWNERS] = x; });",
+        check_rounded,
+    ),
+    Bug("a part of k twice", "* a.part_k;\n        tile", "* 0;\n        tile", check_in_parts),
+    Bug("one part left out", "p < a.parts_of.extent", "p + 1 < a.parts_of.extent", check_in_parts),
+    Bug(
+        "small parts of numbers left out",
+        "int order = Unit::PARTS - 1;",
+        "int order = 0;",
+        check_in_parts,
+    ),
+    Bug(
+        "k of another fragment",
+        "% 4 * 4 + lane / 8 % 2 * 2",
+        "% 4 * 4 + 2 - lane / 8 % 2 * 2",
+        check_turned16,
+    ),
+    Bug(
+        "the sign of i squared",
+        "upper = Unit::negative(upper), lower = Unit::negative(lower)",
+        "lower = Unit::negative(lower)",
+        check_complex,
+    ),
+    Bug("operators beyond the last k", "|| k + e < left", "|| true", check_complex),
 )
 
 
