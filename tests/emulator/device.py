@@ -171,7 +171,8 @@ TENSOR_MAP = np.dtype(
         ("rank", "u1"),
         ("item", "u1"),
         ("swizzle", "u1"),
-        ("rest", "u1", 17),
+        ("rounds", "u1"),
+        ("rest", "u1", 16),
     ]
 )
 _ENGINE = threading.Lock()  # it runs one launch at a time

@@ -67,3 +67,74 @@ def test_hopper_bug_is_found(multiply: Callable[[str], float], name: str) -> Non
     with pytest.raises(KernelFault) as raised:
         multiply(name)
     assert raised.value.kind in kinds
+
+
+# --- how tiles lie in shared memory ---------------------------------------------------------------
+
+TILE_BYTES = 8192
+SWIZZLES = {16: 0, 32: 3, 64: 2, 128: 1}  # the layout type of a descriptor, by the width in bytes
+
+
+def canonical(width: int, transposed: bool, rows: int) -> tuple[np.ndarray, int, int]:
+    """Where each element (row, k) of a 16-bit tile lies (bytes), and the offsets LBO and SBO.
+
+    The canonical layouts of the PTX manual as CuTe writes them, with T elements in 16 bytes and
+    w times 16 bytes in a line, before the swizzle:
+    K-major ((8,m),(T,2)):((wT,SBO),(1,T)), with w = 1 ((8,m),(T,2)):((1T,SBO),(1,LBO));
+    MN-major ((T,w,m),(8,k)):((1,T,LBO),(wT,SBO)), with w = 1 ((T,1,m),(8,k)):((1,T,SBO),(1T,LBO)).
+    """
+    row, k = np.meshgrid(np.arange(rows), np.arange(16), indexing="ij")
+    eight = 8 * width  # bytes of eight lines
+    match transposed, width:
+        case False, 16:
+            lbo, sbo = 16 * rows, eight
+            at = row % 8 * 16 + row // 8 * sbo + k % 8 * 2 + k // 8 * lbo
+        case False, _:
+            lbo, sbo = 16, eight
+            at = row % 8 * width + row // 8 * sbo + k * 2
+        case True, 16:
+            lbo, sbo = eight, 2 * eight
+            at = row % 8 * 2 + row // 8 * sbo + k % 8 * 16 + k // 8 * lbo
+        case _:
+            lbo, sbo = 2 * eight, eight
+            line = width // 2
+            at = row % line * 2 + row // line * lbo + k % 8 * width + k // 8 * sbo
+    return at ^ (at >> 7 & width // 16 - 1) << 4, lbo, sbo
+
+
+def tile_and_descriptor(x: np.ndarray, width: int, transposed: bool) -> tuple[np.ndarray, int]:
+    """The bytes of a tile whose elements are x (row, k), and its descriptor at address 0."""
+    at, lbo, sbo = canonical(width, transposed, len(x))
+    assert np.unique(at).size == at.size
+    held = np.full(TILE_BYTES // 2, np.nan, "f2")
+    held[at // 2] = x
+    return held, lbo >> 4 << 16 | sbo >> 4 << 32 | SWIZZLES[width] << 62
+
+
+@pytest.mark.parametrize("width", SWIZZLES)
+@pytest.mark.parametrize(
+    ("name", "by_m", "by_n"),
+    [
+        ("single_kk", False, False),
+        ("single_mk", True, False),
+        ("single_kn", False, True),
+        ("single_mn", True, True),
+    ],
+)
+def test_tiles_lie_as_in_the_manual(
+    hopper: tuple[Device, Module],
+    rng: np.random.Generator,
+    name: str,
+    by_m: bool,
+    by_n: bool,
+    width: int,
+) -> None:
+    device, module = hopper
+    a, b = rng.standard_normal((64, 16)).astype("f2"), rng.standard_normal((32, 16)).astype("f2")
+    held_a, descriptor_a = tile_and_descriptor(a, width, by_m)
+    held_b, descriptor_b = tile_and_descriptor(b, width, by_n)
+    memory = [device.upload(held_a), device.upload(held_b), device.allocate(4 * 64 * 32)]
+    arguments = [*memory, np.uint64(descriptor_a), np.uint64(descriptor_b)]
+    module.launch(name, (1,), (128,), arguments, 2 * TILE_BYTES)
+    found = memory[2].download("f4", (64, 32))
+    np.testing.assert_allclose(found, a.astype("f4") @ b.astype("f4").T, atol=1e-4)

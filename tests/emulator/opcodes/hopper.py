@@ -85,24 +85,22 @@ _SIZES = ",".join(str(n) for n in range(8, 257, 8))
     checked=True,
 )
 def multiply(instruction: Instruction, code: Code) -> str:
-    """Start D = A B (+ D), A in shared memory or registers, B in shared memory, both K-major."""
+    """Start D = A B (+ D), A in shared memory or registers, B in shared memory."""
     target, left, right, keep, *scales = instruction.operands
-    if any(code.value(each, "s32") not in ("(int32_t)0x0ull",) for each in scales[2:]):
-        raise PtxError("transposed tiles are not emulated")
+    transposed = [code.value(each, "s32") for each in scales[2:]]
     columns = int(re.findall(r"n(\d+)k", instruction.opcode)[0])
     kind = _TYPES[instruction.modifiers[-1]]
     values = ", ".join(code.values(target, "f32"))
     declare = f"float d[] = {{{values}}};"
-    first, rows = "0", "nullptr"
+    first, rows = "{}", "nullptr"
     if isinstance(left, Vector):
         declare += f" uint32_t rows[] = {{{', '.join(code.values(left, 'b32'))}}};"
         rows = "rows"
     else:
-        first = code.value(left, "u64")
+        first = f"{{{code.value(left, 'u64')}, {transposed[0] if transposed else 0} != 0}}"
+    second = f"{{{code.value(right, 'u64')}, {transposed[-1] if transposed else 0} != 0}}"
     scale = " * ".join(code.value(each, "s32") for each in scales[:2])
-    arguments = (
-        f"d, {columns}, {rows}, {first}, {code.value(right, 'u64')}, {code.value(keep, 'pred')}"
-    )
+    arguments = f"d, {columns}, {rows}, {first}, {second}, {code.value(keep, 'pred')}"
     lanes = target.items if isinstance(target, Vector) else ()
     parts = [code.assign(lane, "f32", f"d[{i}]") for i, lane in enumerate(lanes)]
     return f"{declare} wgmma<{kind}>({arguments}, {scale}); {' '.join(parts)}"
@@ -128,6 +126,12 @@ def wait_group(instruction: Instruction, code: Code) -> str:
         value = code.value(register, "f32")
         settle.append(code.assign(register, "f32", f"settled({value})"))
     return f"wgmma_wait({code.value(instruction.operands[0], 'u32')}); {' '.join(settle)}"
+
+
+@handles("setmaxnreg.{inc,dec}.sync.aligned.u32", checked=True)
+def change_registers(instruction: Instruction, code: Code) -> str:
+    """More or fewer registers for the threads of a warpgroup."""
+    return f"change_registers({code.value(instruction.operands[0], 'u32')});"
 
 
 def accumulators(body: tuple[Instruction | Label, ...]) -> tuple[Register, ...]:

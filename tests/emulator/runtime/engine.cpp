@@ -53,7 +53,7 @@ EMU_MMA(F64, F64, double, 2, 1, 4)
 EMU_MMA(F64, F64, double, 4, 2, 4)
 EMU_MMA(F64, F64, double, 8, 4, 4)
 
-#define EMU_WGMMA(T) template void wgmma<T>(float *, int, const uint32_t *, uint64_t, uint64_t, bool, float);
+#define EMU_WGMMA(T) template void wgmma<T>(float *, int, const uint32_t *, SharedTile, SharedTile, bool, float);
 EMU_WGMMA(Tf32)
 EMU_WGMMA(F16)
 EMU_WGMMA(Bf16)

@@ -93,11 +93,13 @@ void fence_proxy();
 void tma_load(uint64_t target, uint64_t map_address, const int *at, int rank, uint64_t address);
 
 // wgmma.h
+struct SharedTile { uint64_t descriptor; bool transposed; };
 template <class T>
-void wgmma(float *registers, int columns, const uint32_t *rows, uint64_t left, uint64_t right, bool keep, float scale);
+void wgmma(float *registers, int columns, const uint32_t *rows, SharedTile left, SharedTile right, bool keep, float scale);
 void wgmma_fence();
 void wgmma_commit();
 void wgmma_wait(uint32_t pending);
+void change_registers(uint32_t count);
 float settled(float x);
 
 // rounding.h

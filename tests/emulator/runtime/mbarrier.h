@@ -8,7 +8,7 @@ namespace emu {
 struct TensorMap {
   uint64_t magic, base, extent[5], stride[4];  // strides in bytes, of all modes but the first
   uint32_t box[5];
-  uint8_t rank, item, swizzle, pad;            // swizzle: 0 none, 1, 2, 3: 32, 64, 128 bytes
+  uint8_t rank, item, swizzle, rounds;         // swizzle: 0 none, 1, 2, 3: 32, 64, 128 bytes; rounds: f32 to tf32
   uint8_t rest[16];
 };
 constexpr uint64_t TENSOR_MAP = 0x50414d524f534e54ull;
@@ -87,10 +87,19 @@ template <class F> static void each_element(const Bulk &copy, F f) {
   }
 }
 
+// To nearest, ties to even; infinity and NaN as they are.
+static void round_to_tf32(char *p) {
+  const uint32_t bits = get<uint32_t>(p);
+  if ((~bits & 0x7f800000) == 0) return;
+  const uint32_t rounded = (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
+  memcpy(p, &rounded, sizeof rounded);
+}
+
 static void land(Mbarrier &b, const Bulk &copy) {
   each_element(copy, [&](uint32_t to, uint64_t from) {
     if (from) memcpy(shared_data + to, (const char *)from, copy.map.item);
     else memset(shared_data + to, 0, copy.map.item);
+    if (copy.map.rounds) round_to_tf32(shared_data + to);
     memset(shared_written + to, 1, copy.map.item);
     b.bytes -= copy.map.item;
   });

@@ -10,7 +10,7 @@ constexpr int WARPGROUPS = MAX_THREADS / 128;
 // One product: what its tiles are, and where each thread's accumulators are kept.
 struct Product {
   void (*multiply)(Product &);
-  uint64_t left, right;             // descriptors
+  SharedTile left, right;
   bool from_registers, keep, done;  // keep: add to the accumulators
   float scale;
   int warpgroup, columns;
@@ -35,14 +35,21 @@ static int token_place(float x) {
   return (bits & TOKEN_MASK) == TOKEN ? (int)(bits & ~TOKEN_MASK) : -1;
 }
 
-// Where 16 bytes of a K-major tile lie: row, and 16-byte chunk along k.
-static uint64_t tile_chunk(uint64_t descriptor, int row, int chunk) {
+// Where an element lies, by the canonical layouts of the PTX manual: eight lines of one swizzle width (16 bytes
+// without swizzle) make a pattern; a line runs along k, or along the rows of a transposed tile.
+static uint64_t tile_offset(SharedTile tile, int row, int k, int bytes) {
   static const int SWIZZLE[] = {0, 3, 2, 1};
-  const uint64_t start = (descriptor & 0x3fff) << 4, leading = (descriptor >> 16 & 0x3fff) << 4;
-  const uint64_t stride = (descriptor >> 32 & 0x3fff) << 4;
-  const int swizzle = SWIZZLE[descriptor >> 62];
-  if (!swizzle) return start + row / 8 * stride + chunk * leading + row % 8 * 16;
-  return swizzled(start + row / 8 * stride + row % 8 * (16 << swizzle) + chunk * 16, swizzle);
+  const uint64_t start = (tile.descriptor & 0x3fff) << 4, leading = (tile.descriptor >> 16 & 0x3fff) << 4;
+  const uint64_t stride = (tile.descriptor >> 32 & 0x3fff) << 4;
+  const int swizzle = SWIZZLE[tile.descriptor >> 62], width = 16 << swizzle;
+  const int line = tile.transposed ? k : row, along = (tile.transposed ? row : k) * bytes;
+  // Without swizzle the two offsets of a transposed tile change places.
+  const bool exchanged = tile.transposed && !swizzle;
+  const uint64_t lines = exchanged ? leading : stride, widths = exchanged ? stride : leading;
+  // Swizzled lines along k are never longer than one width.
+  const uint64_t apart = tile.transposed || !swizzle ? widths : width;
+  const uint64_t at = start + line / 8 * lines + line % 8 * width + along / width * apart + along % width;
+  return swizzled(at, swizzle);
 }
 
 // Bytes of an element, and how one is read from memory.
@@ -51,9 +58,8 @@ template <class T> static float tile_element_at(const char *p) {
   return element(T(), BYTES<T> == 2 ? get<uint16_t>(p) : get<uint32_t>(p), 0);
 }
 
-template <class T> static float tile_element(uint64_t descriptor, int row, int k) {
-  const int per_chunk = 16 / BYTES<T>;
-  return tile_element_at<T>(shared_data + tile_chunk(descriptor, row, k / per_chunk) + k % per_chunk * BYTES<T>);
+template <class T> static float tile_element(SharedTile tile, int row, int k) {
+  return tile_element_at<T>(shared_data + tile_offset(tile, row, k, BYTES<T>));
 }
 
 // D (64 x N) from A (64 x K) and B (K x N), K of 32 bytes; a warp has 16 rows, laid out as in mma.h.
@@ -96,12 +102,13 @@ static void check_chunk(uint32_t offset, int warp) {
   }
 }
 
-// A warp reads its own 16 rows of A and all of B.
-static void check_tile(uint64_t descriptor, int rows, int warpgroup, bool left) {
-  for (int row = 0; row < rows; ++row)
-    for (int chunk = 0; chunk < 2; ++chunk)
+// A warp reads its own 16 rows of A and all of B, 32 bytes of k, 16 bytes at once; transposed tiles have 16-bit elements.
+static void check_tile(SharedTile tile, int rows, int warpgroup, bool left) {
+  const int row_step = tile.transposed ? 8 : 1, k_step = tile.transposed ? 1 : 8;
+  for (int row = 0; row < rows; row += row_step)
+    for (int k = 0; k < 16; k += k_step)
       for (int warp = 0; warp < 4; ++warp)
-        if (!left || row / 16 == warp) check_chunk((uint32_t)tile_chunk(descriptor, row, chunk), warpgroup * 4 + warp);
+        if (!left || row / 16 == warp) check_chunk((uint32_t)tile_offset(tile, row, k, 2), warpgroup * 4 + warp);
 }
 
 static void start_product(Product &product, int rows) {
@@ -130,7 +137,7 @@ static std::vector<int> take_accumulators(float *registers, int count) {
 }
 
 template <class T>
-void wgmma(float *registers, int columns, const uint32_t *rows, uint64_t left, uint64_t right, bool keep, float scale) {
+void wgmma(float *registers, int columns, const uint32_t *rows, SharedTile left, SharedTile right, bool keep, float scale) {
   const int group = current->index / 128, lane = current->index % 128;
   if (thread_count < (group + 1) * 128) fail(LANES, "wgmma needs warpgroups of 128 threads");
   GroupCall &call = group_calls[group];
@@ -142,7 +149,7 @@ void wgmma(float *registers, int columns, const uint32_t *rows, uint64_t left, u
   Product &product = products[group].back();
   if (call.line != here)
     fail(DIVERGENCE, "other threads of the warpgroup are at another wgmma (PTX line %d)", call.line);
-  if (product.right != right || (!rows && product.left != left))
+  if (product.right.descriptor != right.descriptor || (!rows && product.left.descriptor != left.descriptor))
     fail(PROTOCOL, "wgmma with different descriptors in one warpgroup");
   if (rows) memcpy(product.rows[lane], rows, sizeof product.rows[lane]);
   product.places[lane] = take_accumulators(registers, columns / 2);
@@ -175,6 +182,12 @@ void wgmma_wait(uint32_t pending) {
     }
   mine.groups.erase(mine.groups.begin(), mine.groups.begin() + finished);
   mine.fenced = false;
+}
+
+// How many there are at the start only ptxas knows, so that no one runs out of them here.
+void change_registers(uint32_t count) {
+  if (count < 24 || count > 256 || count % 8) fail(PROTOCOL, "setmaxnreg to %u registers", count);
+  if (thread_count % 128) fail(LANES, "setmaxnreg needs warpgroups of 128 threads");
 }
 
 // A register after a wait: its value if it holds the token of a finished product.

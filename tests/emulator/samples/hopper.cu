@@ -104,3 +104,43 @@ KERNEL(no_wgmma_wait, NO_WGMMA_WAIT)
 KERNEL(no_barrier_before_refill, NO_BARRIER_BEFORE_REFILL)
 KERNEL(no_proxy_fence, NO_PROXY_FENCE)
 KERNEL(wrong_swizzle, WRONG_SWIZZLE)
+
+// C (64 x 32) = A B, one wgmma on tiles whose bytes and descriptors are given (the address left out).
+template <int TRANSPOSED_A, int TRANSPOSED_B> __device__ __forceinline__ void
+single(const uint4 *a, const uint4 *b, float *c, unsigned long long descriptor_a, unsigned long long descriptor_b) {
+  extern __shared__ __align__(1024) unsigned char stages[];
+  constexpr int BYTES = 8192;  // for each tile
+  for (int i = threadIdx.x; i < BYTES / 16; i += 128) {
+    ((uint4 *)stages)[i] = a[i];
+    ((uint4 *)(stages + BYTES))[i] = b[i];
+  }
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  __syncthreads();
+  const unsigned long long start = shared_address(stages) >> 4;
+  float d[16] = {};
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, 1, 1, 1, %18, %19;"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+      : "l"(descriptor_a | start), "l"(descriptor_b | (start + BYTES / 16)), "n"(TRANSPOSED_A), "n"(TRANSPOSED_B));
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    asm volatile("" : "+f"(d[i])::"memory");
+    const int r = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + 8 * (i / 2 % 2);
+    c[r * 32 + threadIdx.x % 4 * 2 + i % 2 + 8 * (i / 4)] = d[i];
+  }
+}
+
+#define SINGLE(name, transposed_a, transposed_b)                                                              \
+  extern "C" __global__ void __launch_bounds__(128)                                                           \
+  name(const uint4 *a, const uint4 *b, float *c, unsigned long long descriptor_a, unsigned long long descriptor_b) { \
+    single<transposed_a, transposed_b>(a, b, c, descriptor_a, descriptor_b);                                  \
+  }
+SINGLE(single_kk, 0, 0)
+SINGLE(single_mk, 1, 0)
+SINGLE(single_kn, 0, 1)
+SINGLE(single_mn, 1, 1)
