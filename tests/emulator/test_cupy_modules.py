@@ -250,3 +250,30 @@ def test_installed_replaces_cupy_for_a_while() -> None:
 def _stream_of(cupy: ModuleType, device: int) -> Any:
     with cupy.cuda.Device(device):
         return cupy.cuda.Stream(non_blocking=True)
+
+
+def test_programs_for_an_architecture_of_their_own(kernels: ModuleType) -> None:
+    nvrtc, options = kernels.cuda.nvrtc, ("--std=c++17", "-arch=sm_90a")
+    program = nvrtc.createProgram(SOURCE, "kernels.cu", (), ())
+    nvrtc.compileProgram(program, options)
+    module = kernels.cuda.function.Module()
+    module.load(nvrtc.getCUBIN(program))
+    nvrtc.destroyProgram(program)
+    x, dynamic = kernels.asarray(np.arange(5, dtype="f4")), module.get_function("dynamic")
+    dynamic((1,), (5,), (x,), shared_mem=20)
+    assert x.get().tolist() == [4, 3, 2, 1, 0]
+    most, driver = 100 << 10, kernels.cuda.driver
+    with pytest.raises(driver.CUDADriverError, match="INVALID_VALUE"):
+        dynamic((1,), (5,), (x,), shared_mem=most)
+    attribute = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    driver.funcSetAttribute(dynamic.ptr, attribute, most)
+    dynamic((1,), (5,), (x,), shared_mem=most)
+    assert x.get().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_program_that_is_refused_has_a_log(kernels: ModuleType) -> None:
+    nvrtc = kernels.cuda.nvrtc
+    program = nvrtc.createProgram("__global__ void k() { x = 1; }", "kernels.cu", (), ())
+    with pytest.raises(nvrtc.NVRTCError, match="COMPILATION"):
+        nvrtc.compileProgram(program, ("-arch=sm_90a",))
+    assert "undefined" in nvrtc.getProgramLog(program)

@@ -15,7 +15,7 @@ MODULES = (
     *("cupy", "cupy.lib.stride_tricks", "cupy.cuda", "cupy.cuda.runtime", "cupy.cuda.memory"),
     *("cupy.cuda.stream", "cupy.cuda.device", "cupy.cuda.function", "cupy.cuda.graph"),
     *("cupy.cuda.compiler", "cupy_backends.cuda.api.runtime", "cupy_backends.cuda.api.driver"),
-    "cupy_backends.cuda.libs.cublas",
+    *("cupy_backends.cuda.libs.cublas", "cupy_backends.cuda.libs.nvrtc"),
 )
 
 

@@ -7,7 +7,7 @@
     driver     devices, streams, events and captures together
     counters   what was asked, for tests
     elements   strided elements in device memory, checked
-    memory, pool, streams, arrays, creation, arguments, modules, runtime, products, blas
+    memory, pool, streams, arrays, creation, arguments, modules, programs, runtime, products, blas
                the parts of CuPy that code sees
     surface    the module objects
 

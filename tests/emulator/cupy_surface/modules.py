@@ -2,7 +2,7 @@
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from .counters import Launch
 from .driver import Driver
 from .live import Live
 from .status import CUDADriverError, refuse
+
+MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class CompileException(Exception):
@@ -97,6 +99,7 @@ class Function:
             raise refuse(CUDADriverError, status.NOT_FOUND, f"no kernel {funcname}")
         self._device = self._driver.device
         self.ptr = id(self)
+        self._driver.classes.functions_by_pointer[self.ptr] = self
 
     @property
     def _static_shared(self) -> int:
@@ -168,6 +171,20 @@ class Function:
 
         driver.enqueue(stream, launch)
         driver.counters.launches.append(Launch(name, stream, grid, block, shared, packed.nbytes))
+
+
+def attribute_setter(driver: Driver) -> Callable[[int, int, int], None]:
+    """cuFuncSetAttribute, of the one attribute there is."""
+
+    def funcSetAttribute(f: int, attribute: int, value: int) -> None:
+        found = driver.classes.functions_by_pointer.get(f)
+        if found is None:
+            raise refuse(CUDADriverError, status.INVALID_HANDLE, f"no function {f:#x}")
+        if attribute != MOST_DYNAMIC_SHARED:
+            raise NotImplementedError(f"attribute {attribute} of a function")
+        found._shared_limit = value
+
+    return funcSetAttribute
 
 
 def pack(entry: ptx.Entry, args: Sequence[Any]) -> np.ndarray[Any, Any]:

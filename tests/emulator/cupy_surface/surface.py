@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from ..device import Options
-from . import arrays, blas, memory, modules, pool, runtime, streams
+from . import arrays, blas, memory, modules, pool, programs, runtime, streams
 from .counters import Counters
 from .creation import Functions
 from .driver import Driver
@@ -101,6 +102,7 @@ def _bind_classes(driver: Driver) -> None:
     classes.RawKernel = _bind(modules.RawKernel, "RawKernel", "cupy._core.raw", bound)
     classes.RawModule = _bind(modules.RawModule, "RawModule", "cupy._core.raw", bound)
     classes.modules = {}
+    classes.functions_by_pointer = WeakValueDictionary()
     classes.raw_malloc = lambda size: classes.MemoryPointer(classes.Memory(size), 0)
     classes.Stream.null = classes.Stream(null=True)
     classes.Stream.ptds = classes.Stream(ptds=True)
@@ -149,6 +151,7 @@ def _modules(driver: Driver) -> dict[str, ModuleType]:
     # As CuPy has them: the same modules under a second name, without an entry in sys.modules.
     found["cupy.cuda"].__dict__["cublas"] = found["cupy_backends.cuda.libs.cublas"]
     found["cupy.cuda"].__dict__["driver"] = found["cupy_backends.cuda.api.driver"]
+    found["cupy.cuda"].__dict__["nvrtc"] = found["cupy_backends.cuda.libs.nvrtc"]
     classes.functions.module = found["cupy"]
     return found
 
@@ -166,9 +169,14 @@ def _backends(driver: Driver) -> dict[str, ModuleType]:
             "CUDARuntimeError": CUDARuntimeError,
             "is_hip": False,
         },
-        ".cuda.api.driver": {"CUDADriverError": CUDADriverError},
+        ".cuda.api.driver": {
+            "CUDADriverError": CUDADriverError,
+            "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES": modules.MOST_DYNAMIC_SHARED,
+            "funcSetAttribute": modules.attribute_setter(driver),
+        },
         ".cuda.libs": {},
         ".cuda.libs.cublas": {**blas.CONSTANTS, **products, "CUBLASError": CUBLASError},
+        ".cuda.libs.nvrtc": {**programs.functions(), "NVRTCError": programs.NVRTCError},
     }
     return {f"cupy_backends{name}": _module(f"cupy_backends{name}", v) for name, v in names.items()}
 
