@@ -27,8 +27,13 @@ NUM_THREADS = Variable(
 HOST_KERNELS = Variable(
     "CONTRACT_HOST_KERNELS", "auto, numba or numpy: which host kernels move data", "auto"
 )
+HOPPER = Variable(
+    "CONTRACT_HOPPER",
+    "1: large products on a GPU of 9.0 by TMA and wgmma, which no card has verified",
+    "0",
+)
 
-VARIABLES = (DISABLE_PLAN_CACHE, NUM_THREADS, HOST_KERNELS)
+VARIABLES = (DISABLE_PLAN_CACHE, NUM_THREADS, HOST_KERNELS, HOPPER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,7 @@ class Settings:
     plan_cache: bool = True
     threads: int = 0
     kernels: str = "auto"
+    hopper: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
@@ -47,6 +53,7 @@ class Settings:
             plan_cache=not _integer(values, DISABLE_PLAN_CACHE, maximum=1),
             threads=_integer(values, NUM_THREADS, maximum=4096),
             kernels=_choice(values, HOST_KERNELS, ("auto", "numba", "numpy")),
+            hopper=bool(_integer(values, HOPPER, maximum=1)),
         )
 
 

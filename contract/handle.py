@@ -60,7 +60,7 @@ class Handle:
         if device is None:
             self.executor = _host_executor(self.settings, kernels, threads)
         else:
-            self.executor = _device_executor(device, kernels, threads)
+            self.executor = _device_executor(self.settings, device, kernels, threads)
         self.arrays = self.executor.arrays
         self.plans: PlanCache[Call] = PlanCache(cache_lines if self.settings.plan_cache else 0)
 
@@ -258,7 +258,7 @@ def _host_executor(settings: Settings, kernels: str | None, threads: int | None)
     return HostExecutor(family, threads)
 
 
-def _device_executor(device: Any, kernels: Any, threads: Any) -> Executor:
+def _device_executor(settings: Settings, device: Any, kernels: Any, threads: Any) -> Executor:
     for name, value in (("kernels", kernels), ("threads", threads)):
         if value is not None:
             raise InvalidValueError(
@@ -273,13 +273,13 @@ def _device_executor(device: Any, kernels: Any, threads: Any) -> Executor:
         raise NotSupportedError(f"CuPy finds no GPU: {error}.") from error
     if not 0 <= number < count:
         raise InvalidValueError(f"device is a number below {count}, that of GPUs: it is {number}.")
-    return _open(cupy, number)
+    return _open(cupy, number, settings)
 
 
-def _open(cupy: Any, number: int) -> Executor:
+def _open(cupy: Any, number: int, settings: Settings) -> Executor:
     from contract.run.device import DeviceExecutor  # the host alone loads no kernels
 
-    return DeviceExecutor(cupy, number)
+    return DeviceExecutor(cupy, number, settings.hopper)
 
 
 def _device_number(device: Any) -> int:

@@ -20,10 +20,12 @@ __all__ = [
     "DeviceCall",
     "Fields",
     "KernelCall",
+    "MapType",
     "MatrixLayout",
     "Memory",
     "Pointer",
     "ScalarField",
+    "TensorMap",
     "entry_stub",
 ]
 
@@ -56,13 +58,40 @@ class ScalarField:
     dtype: str
 
 
+class MapType(Enum):
+    """What the elements of a tensor map are."""
+
+    BITS16 = "16 bits as they are"
+    TF32 = "float32, rounded to tf32 as it is copied"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """How TMA sees a tensor: up to five modes, of which the first has stride 1.
+
+    ``strides`` (bytes) are those of the other modes; ``box`` is what one copy moves, in rows of
+    ``swizzle`` bytes. Extents count elements.
+    """
+
+    pointer: Pointer
+    type: MapType
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+
+
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """An argument struct: its bytes, and which of them are filled in at launch."""
+    """An argument struct: its bytes, and which of them are filled in at launch.
+
+    Pointers and tensor maps stand at offsets: a map holds an address too.
+    """
 
     data: bytes
     pointers: tuple[tuple[int, Pointer], ...]
     scalars: tuple[ScalarField, ...]
+    maps: tuple[tuple[int, TensorMap], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +101,8 @@ class KernelCall:
     ``reason`` says why this configuration is legal and was chosen. ``scratch`` bytes of workspace
     beside the plan's are alive during the step. Where the two slots of ``unless_same`` are the
     same memory there is nothing to do. ``constants`` are those words of 8 bytes of the arguments
-    that the kernel knows from the start: (number, value).
+    that the kernel knows from the start: (number, value). ``architecture`` ("90a") is what it must
+    be compiled for where that is not the device's own.
     """
 
     headers: tuple[str, ...]
@@ -86,6 +116,7 @@ class KernelCall:
     scratch: int = 0
     unless_same: tuple[int, int] | None = None
     constants: tuple[tuple[int, int], ...] = ()
+    architecture: str | None = None
 
     @property
     def source(self) -> str:
@@ -129,10 +160,13 @@ class BlasCall:
 DeviceCall = KernelCall | BlasCall
 
 
-def entry_stub(entry: str, bounds: str, *config: str, method: str = "run") -> str:
+def entry_stub(
+    entry: str, bounds: str, *config: str, method: str = "run", qualifier: str = "const"
+) -> str:
     """The C++ of a kernel's entry: the type of its configuration, in lines, and a call of it.
 
-    ``bounds`` are the most threads of a block, and how many blocks registers must allow.
+    ``bounds`` are the most threads of a block, and how many blocks registers must allow;
+    ``qualifier`` is that of the arguments.
     """
     return "\n".join(
         (
@@ -140,7 +174,7 @@ def entry_stub(entry: str, bounds: str, *config: str, method: str = "run") -> st
             "using Config =",
             *(f"    {line}" for line in config),
             f'extern "C" __global__ void __launch_bounds__({bounds}) '
-            f"{entry}(const Config::Arguments a) {{",
+            f"{entry}({qualifier} Config::Arguments a) {{",
             f"  Config::{method}(known(a));",
             "}",
             "",
@@ -160,6 +194,7 @@ class Fields:
         self._data = bytearray()
         self._pointers: list[tuple[int, Pointer]] = []
         self._scalars: list[ScalarField] = []
+        self._maps: list[tuple[int, TensorMap]] = []
         self._alignment = 1
 
     def pointer(self, pointer: Pointer | None) -> None:
@@ -168,6 +203,11 @@ class Fields:
         if pointer is not None:
             self._pointers.append((at, pointer))
         self._data += bytes(8)
+
+    def tensor_map(self, tensor_map: TensorMap) -> None:
+        """A tensor map, encoded at launch."""
+        self._maps.append((self._align(64), tensor_map))
+        self._data += bytes(128)
 
     def scalar(self, scalar: Scalar | None, dtype: str) -> None:
         """A scalar of the execution; None is a constant 1."""
@@ -202,7 +242,8 @@ class Fields:
         """The struct, padded to its alignment."""
         self._align(self._alignment)
         assert len(self._data) <= MOST_ARGUMENT_BYTES, len(self._data)
-        return Arguments(bytes(self._data), tuple(self._pointers), tuple(self._scalars))
+        filled = tuple(self._pointers), tuple(self._scalars), tuple(self._maps)
+        return Arguments(bytes(self._data), *filled)
 
     def _align(self, alignment: int) -> int:
         self._alignment = max(self._alignment, alignment)

@@ -10,12 +10,14 @@ __all__ = [
     "CORE_TILES",
     "ELEMENTWISE",
     "GETT",
+    "HOPPER_TILES",
     "REDUCE",
     "Architecture",
     "Arithmetic",
     "CoreTile",
     "ElementwiseRow",
     "GettRow",
+    "HopperTile",
     "ReduceRow",
     "TensorTile",
     "Tile",
@@ -331,6 +333,44 @@ def tensor_tiles(arithmetic: Arithmetic, size: int, dtype: str) -> tuple[TensorT
         TensorTile(l, m, n, k, *warps, stages, resident, efficiency, reason, arithmetic)
         for l, m, n, warps, stages, resident, efficiency, reason in rows  # noqa: E741
     )
+
+
+@dataclass(frozen=True, slots=True)
+class HopperTile:
+    """A tile of a product by TMA and wgmma: ``m`` x ``n`` elements of D in steps of 128 bytes of k.
+
+    ``groups`` warpgroups multiply, one more copies; ``stages`` steps are in shared memory.
+    ``resident`` and ``efficiency`` as CoreTile.
+    """
+
+    m: int
+    n: int
+    groups: int
+    stages: int
+    resident: int
+    efficiency: float
+    reason: str
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 128 * (self.groups + 1)
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory for the steps."""
+        return self.stages * 128 * (self.m + self.n)
+
+
+# A thread has 128, 64 or 32 accumulator registers. A wgmma of 128 columns reads 96 bytes of shared
+# memory a clock, one of 64 columns the 128 that there are. As many steps as fit 227 KB beside the
+# tables, or half of it where two blocks are resident, keep copies on their way. No card has
+# measured the efficiencies.
+HOPPER_TILES = (
+    HopperTile(128, 256, 2, 4, 1, 0.80, "large"),
+    HopperTile(128, 128, 2, 6, 1, 0.70, "medium"),
+    HopperTile(64, 64, 1, 6, 2, 0.40, "small"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,21 @@ struct Addend {
   static constexpr bool present = WIDTH > 0;
 };
 
+// alpha sum + beta op(c); a beta of 0 leaves C unread.
+template <class Target, class Compute, class C>
+struct Finish {
+  Compute alpha, beta;
+  bool adds;
+
+  __device__ Finish(Compute alpha, Compute beta) : alpha(alpha), beta(beta), adds(C::present && !is_zero(beta)) {}
+
+  __device__ Target operator()(Compute sum, typename C::Type c) const {
+    Compute value = scaled(sum, alpha);
+    if (adds) value = add(value, scaled(apply<C::op>(convert<Compute>(c)), beta));
+    return convert<Target>(value);
+  }
+};
+
 // Which k's and rows of a factor the threads of a block read: accesses of WIDTH elements, lanes side by side along
 // LANES_K and LANES_ROW of them, each thread ITEMS_K x ITEMS_ROW.
 template <class F, int ROWS, int K, int THREADS>

@@ -7,21 +7,6 @@
 
 namespace contract {
 
-// alpha sum + beta op(c); a beta of 0 leaves C unread.
-template <class Target, class Compute, class C>
-struct Finish {
-  Compute alpha, beta;
-  bool adds;
-
-  __device__ Finish(Compute alpha, Compute beta) : alpha(alpha), beta(beta), adds(C::present && !is_zero(beta)) {}
-
-  __device__ Target operator()(Compute sum, typename C::Type c) const {
-    Compute value = scaled(sum, alpha);
-    if (adds) value = add(value, scaled(apply<C::op>(convert<Compute>(c)), beta));
-    return convert<Target>(value);
-  }
-};
-
 enum Tensor { D, A, B, C };  // the order of strides in a loop
 
 // Where index ``i`` of some loops, the first fastest, is in each tensor.

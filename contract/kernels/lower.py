@@ -9,6 +9,7 @@ from contract.kernels.call import DeviceCall, KernelCall
 from contract.kernels.configurations import Architecture
 from contract.kernels.elementwise import elementwise_calls
 from contract.kernels.gett import gett_calls
+from contract.kernels.hopper import hopper_calls
 from contract.kernels.jit import baked
 from contract.kernels.reduce import reduce_calls
 from contract.plan import (
@@ -27,28 +28,42 @@ from contract.plan import (
 __all__ = ["lower"]
 
 
-def lower(plan: Plan, step: Step, architecture: Architecture) -> tuple[DeviceCall, ...]:
-    """The launches that do one step, in order; none where there is nothing to write."""
-    calls = _calls(plan, step, architecture)
+def lower(
+    plan: Plan, step: Step, architecture: Architecture, hopper: bool = False
+) -> tuple[DeviceCall, ...]:
+    """The launches that do one step, in order; none where there is nothing to write.
+
+    ``hopper``: products may go to the kernel for sm_90a, where it serves them.
+    """
+    calls = _calls(plan, step, architecture, hopper)
     if plan.jit_mode is JitMode.NONE:
         return calls
     return tuple(baked(call) if isinstance(call, KernelCall) else call for call in calls)
 
 
-def _calls(plan: Plan, step: Step, architecture: Architecture) -> tuple[DeviceCall, ...]:
+def _calls(
+    plan: Plan, step: Step, architecture: Architecture, hopper: bool
+) -> tuple[DeviceCall, ...]:
     match step:
         case Gemm():
             found = blas_calls(step)
             if found is None:
-                return gett_calls(plan, step, architecture)
+                return _product(plan, step, architecture, hopper)
             return (*_addend_in_place(plan, step, architecture), *found)
         case Gett():
-            return gett_calls(plan, step, architecture)
+            return _product(plan, step, architecture, hopper)
         case Permute() | Elementwise():
             return elementwise_calls(plan, step, architecture)
         case Reduce():
             return reduce_calls(plan, step, architecture)
     assert_never(step)
+
+
+def _product(
+    plan: Plan, step: Gemm | Gett, architecture: Architecture, hopper: bool
+) -> tuple[KernelCall, ...]:
+    found = hopper_calls(plan, step, architecture) if hopper else None
+    return gett_calls(plan, step, architecture) if found is None else found
 
 
 def _addend_in_place(plan: Plan, step: Gemm, architecture: Architecture) -> list[KernelCall]:

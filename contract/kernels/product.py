@@ -24,7 +24,10 @@ __all__ = [
     "Problem",
     "Tensor",
     "addend_type",
+    "by_stride",
+    "exchanged",
     "factor_type",
+    "oriented",
     "problem_of",
     "vector_width",
     "written_width",
@@ -99,9 +102,14 @@ def _counts(extents: Extents) -> tuple[int, ...]:
 
 
 def problem_of(plan: Plan, step: Gett | Gemm) -> Problem:
-    """The product of a step, its loops in the order in which a kernel does best to run them.
+    """The product of a step, its loops in the order in which a kernel does best to run them."""
+    return _ordered(oriented(plan, step))
 
-    A has the mode in which elements of D lie side by side: D is written along it.
+
+def oriented(plan: Plan, step: Gett | Gemm) -> Problem:
+    """The product of a step: A has the mode in which elements of D lie side by side.
+
+    D is written along it.
     """
     by_kind: dict[Kind, list[Dimension]] = {kind: [] for kind in Kind}
     for loop in step.loops:
@@ -121,7 +129,7 @@ def problem_of(plan: Plan, step: Gett | Gemm) -> Problem:
         scaled=step.scaled,
         compute=step.compute,
     )
-    return _ordered(_exchanged(problem) if _nearest(n, D) < _nearest(m, D) else problem)
+    return exchanged(problem) if _nearest(n, D) < _nearest(m, D) else problem
 
 
 def _kind(loop: Loop) -> Kind:
@@ -143,7 +151,7 @@ def _tensor(plan: Plan, slot: int, operator: Operator, dtype: str) -> Tensor:
     )
 
 
-def _exchanged(problem: Problem) -> Problem:
+def exchanged(problem: Problem) -> Problem:
     """The same with the factors, and m and n, exchanged."""
     l, m, n, k = (  # noqa: E741
         tuple(replace(each, strides=_swapped(each.strides)) for each in loops)

@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Any, assert_never
 
@@ -23,6 +24,7 @@ from contract.kernels.call import (
     Memory,
     Pointer,
     ScalarField,
+    TensorMap,
     packed,
 )
 from contract.kernels.configurations import architecture_of
@@ -32,11 +34,13 @@ from contract.plan import Plan, Scalar, Step
 from contract.run.arrays import Array
 from contract.run.device_arrays import DeviceArrays
 from contract.run.executor import Loaded, Scalars
+from contract.run.kernel_modules import load_kernel
+from contract.run.tensor_maps import driver_library, encoded
 from contract.workspace import rounded
 
 __all__ = ["DeviceExecutor", "DevicePlan"]
 
-OPTIONS = ("--std=c++17",)
+KEPT_MAPS = 64  # by address, for each map of a launch: a program reuses few arrays
 Addresses = Sequence[int]  # of the plan's slots, then of what a step needs for itself
 Launch = Callable[[Addresses, Scalars], None]
 
@@ -47,7 +51,7 @@ class DevicePlan(Loaded):
 
     ``required_workspace`` (bytes) holds temporaries, then what a step needs for itself, each at
     its place in ``offsets``; it comes from CuPy's memory pool, on the current stream, unless the
-    caller gives it.
+    caller gives it. ``reasons`` say why the kernels are what they are.
     """
 
     plan: Plan
@@ -59,6 +63,7 @@ class DevicePlan(Loaded):
     reads_addend: bool
     new_output: Callable[[], Array]
     allocate: Callable[[int], Any]
+    reasons: tuple[str, ...]
     tile_bytes: int = 0
     own_bytes: int = 0
     product: None = None
@@ -86,15 +91,19 @@ class DevicePlan(Loaded):
 
 
 class DeviceExecutor:
-    """Prepares plans for one GPU; owns its kernels and a cuBLAS handle. Safe for many threads."""
+    """Prepares plans for one GPU; owns its kernels and a cuBLAS handle. Safe for many threads.
 
-    def __init__(self, cupy: Any, device: int) -> None:
+    ``hopper``: large products may be done by the kernel for sm_90a.
+    """
+
+    def __init__(self, cupy: Any, device: int, hopper: bool = False) -> None:
         self.device = device
         self.arrays = DeviceArrays(cupy, device)
         capability = int(cupy.cuda.Device(device).compute_capability)
         self.architecture = architecture_of(capability)
         self.machine = gpu(capability)
         self._cupy = cupy
+        self._hopper = hopper
         self._lock = threading.Lock()
         self._kernels: dict[str, Any] = {}  # by source, which has one entry
         self._blas: _Blas | None = None
@@ -109,8 +118,9 @@ class DeviceExecutor:
 
     def load(self, plan: Plan) -> DevicePlan:
         """Lower every step of ``plan`` and build its kernels."""
-        calls = [call for step in plan.steps for call in lower(plan, step, self.architecture)]
-        scratch = max((call.scratch for call in calls if isinstance(call, KernelCall)), default=0)
+        calls = [call for step in plan.steps for call in self._lowered(plan, step)]
+        kernels = [call for call in calls if isinstance(call, KernelCall)]
+        scratch = max((call.scratch for call in kernels), default=0)
         begin = rounded(plan.workspace)
         instead = plan.addend_only
         return DevicePlan(
@@ -123,7 +133,11 @@ class DeviceExecutor:
             reads_addend=plan.addend is not None,
             new_output=allocator(self._cupy, plan.slots[plan.output].tensor),
             allocate=self._cupy.cuda.alloc,
+            reasons=tuple(call.reason for call in kernels),
         )
+
+    def _lowered(self, plan: Plan, step: Step) -> tuple[DeviceCall, ...]:
+        return lower(plan, step, self.architecture, self._hopper)
 
     def _built_when_asked(self, plan: Plan, step: Step) -> Callable[[], tuple[Launch, ...]]:
         """What alpha = 0 leaves, built at the first call that has it: most never have."""
@@ -131,7 +145,7 @@ class DeviceExecutor:
 
         def launches() -> tuple[Launch, ...]:
             if not built:
-                built.append(self._built(lower(plan, step, self.architecture)))
+                built.append(self._built(self._lowered(plan, step)))
             return built[0]
 
         return launches
@@ -154,11 +168,7 @@ class DeviceExecutor:
         with self._lock:
             found = self._kernels.get(source)
             if found is None:
-                module = self._cupy.RawModule(code=source, options=OPTIONS, backend="nvrtc")
-                found = module.get_function(call.entry)
-                if call.shared > found.max_dynamic_shared_size_bytes:
-                    found.max_dynamic_shared_size_bytes = call.shared
-                self._kernels[source] = found
+                found = self._kernels[source] = load_kernel(self._cupy, call)
         return found
 
     def _cublas(self) -> "_Blas":
@@ -176,6 +186,7 @@ def _kernel_launch(call: KernelCall, kernel: Any) -> Launch:
     arguments, grid, block, shared = call.arguments, call.grid, call.block, call.shared
     template, kind = _with_ones(call), np.dtype(f"V{len(arguments.data)}")
     runs, fields, ndarray = _runs(arguments.pointers), arguments.scalars, np.ndarray
+    maps = [(at, _picker([each.pointer]), _encoder(each)) for at, each in arguments.maps]
     same = call.unless_same
 
     def launch(addresses: Addresses, scalars: Scalars) -> None:
@@ -184,6 +195,9 @@ def _kernel_launch(call: KernelCall, kernel: Any) -> Launch:
         data = bytearray(template)
         for pack, at, pick in runs:
             pack(data, at, *pick(addresses))
+        for at, pick, encode in maps:
+            encoded_map = encode(*pick(addresses))
+            data[at : at + len(encoded_map)] = encoded_map
         for field in fields:
             _put_scalar(data, field, scalars)
         kernel(grid, block, (ndarray((), kind, data),), shared_mem=shared)
@@ -210,6 +224,11 @@ def _picker(pointers: Sequence[Pointer]) -> Pick:
         return itemgetter(*map(_place, pointers))
     places = [(_place(pointer), pointer.bytes) for pointer in pointers]
     return lambda addresses: [addresses[at] + shift for at, shift in places]
+
+
+def _encoder(tensor_map: TensorMap) -> Callable[[int], bytes]:
+    """A function of the tensor's address; the driver takes microseconds, so maps are kept."""
+    return lru_cache(KEPT_MAPS)(partial(encoded, driver_library(), tensor_map))
 
 
 def _place(pointer: Pointer) -> int:

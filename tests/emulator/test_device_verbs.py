@@ -96,7 +96,7 @@ def mirrored(x: Any) -> np.ndarray:
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The emulator's CuPy, two devices, and the stand-in for the executor."""
-    monkeypatch.setattr("contract.handle._open", BorrowedExecutor)
+    monkeypatch.setattr("contract.handle._open", lambda cupy, at, _: BorrowedExecutor(cupy, at))
     with installed() as module:
         yield module
 

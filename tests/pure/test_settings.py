@@ -17,9 +17,10 @@ def test_settings_read_every_variable() -> None:
         "CUTENSOR_DISABLE_PLAN_CACHE": "1",
         "CONTRACT_NUM_THREADS": "3",
         "CONTRACT_HOST_KERNELS": "numpy",
+        "CONTRACT_HOPPER": "1",
     }
     assert set(given) == {variable.name for variable in VARIABLES}
-    assert Settings.from_environment(given) == Settings(False, 3, "numpy")
+    assert Settings.from_environment(given) == Settings(False, 3, "numpy", True)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,7 @@ def test_settings_read_every_variable() -> None:
         ("CONTRACT_NUM_THREADS", "-1"),
         ("CONTRACT_NUM_THREADS", "99999"),
         ("CONTRACT_HOST_KERNELS", "cuda"),
+        ("CONTRACT_HOPPER", "2"),
     ],
 )
 def test_invalid_values_name_the_variable(name: str, value: str) -> None:
