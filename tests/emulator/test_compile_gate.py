@@ -14,14 +14,17 @@ from contract.kernels.arithmetic import F64, F64_WIDE, TF32
 from contract.kernels.call import KernelCall
 from contract.kernels.configurations import (
     CORE_TILES,
+    HOPPER_TILES,
     Architecture,
     CoreTile,
+    HopperTile,
     TensorTile,
     architecture_of,
 )
 from contract.kernels.elementwise import elementwise_calls
 from contract.kernels.gett import gett_calls
 from contract.kernels.gett_tiles import Share
+from contract.kernels.hopper import hopper_calls
 from contract.kernels.reduce import reduce_calls
 from contract.planner import make_plan
 
@@ -241,6 +244,45 @@ def test_wide_accesses(device: Device, family: Family) -> None:
     text = nvrtc.compile_ptx(call.source, "sm_90", FLAGS).text
     for instruction in family.wide:
         assert instruction in text, f"no {instruction}"
+
+
+# --- Hopper -------------------------------------------------------------------------------------
+
+HOPPER_SHARED = 227 << 10  # bytes a block may ask for
+LEFT_FOR_EACH = 1 << 10  # bytes of shared memory that a resident block takes beside its own
+SHARED_OUT = 168  # registers that setmaxnreg shares out anew: 3 x 168 = 40 + 2 x 232
+
+
+def hopper_product(tile: HopperTile, dtype: str, modes: str) -> KernelCall:
+    """The product of A and B whose modes are given, "mk,kn"."""
+    a, b = (ct.Operand(tensor(dtype, 4096, 4096), each) for each in modes.split(","))
+    compute = ct.ComputeType.TF32 if dtype == "float32" else None
+    operation = ct.Contraction((a, b), ct.Operand(tensor(dtype, 4096, 4096), "mn"), compute=compute)
+    plan = make_plan(operation, ct.PlanPreference(algo=ct.Algo.GETT), gpu(90))
+    (call,) = hopper_calls(plan, plan.steps[0], architecture_of(90), tile) or ()
+    return call
+
+
+@pytest.mark.parametrize("tile", HOPPER_TILES, ids=lambda tile: tile.reason)
+@pytest.mark.parametrize(
+    ("dtype", "modes"), [("float16", "km,kn"), ("bfloat16", "mk,nk"), ("float32", "km,kn")]
+)
+def test_hopper_machine_code(device: Device, tile: HopperTile, dtype: str, modes: str) -> None:
+    """No spills, and products that ptxas does not put one after the other."""
+    call = hopper_product(tile, dtype, modes)
+    report = nvrtc.compile_cubin(call.source, "sm_90a", FLAGS).log
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in report
+    assert "serialized" not in report, report
+    registers = int(re.search(r"Used (\d+) registers", report)[1])
+    if tile.groups == 2:
+        assert registers == SHARED_OUT
+    assert registers * tile.threads * tile.resident <= REGISTERS
+    shared = call.shared + int(re.search(r"(\d+) bytes smem", report)[1])
+    assert shared <= HOPPER_SHARED
+    assert (shared + LEFT_FOR_EACH) * tile.resident <= architecture_of(90).shared
+    text = nvrtc.compile_ptx(call.source, "sm_90a", FLAGS).text
+    for instruction in ("wgmma.mma_async.sync.aligned.m64n", "cp.async.bulk.tensor.5d"):
+        assert instruction in text
 
 
 def test_sources_are_the_same_for_other_extents() -> None:

@@ -16,12 +16,18 @@ from contract.heuristics import gpu
 from contract.kernels import elementwise
 from contract.kernels.arithmetic import F16, F64_WIDE, TF32, TF32X3
 from contract.kernels.call import KernelCall
-from contract.kernels.configurations import Arithmetic, architecture_of, tensor_tiles
+from contract.kernels.configurations import (
+    HOPPER_TILES,
+    Arithmetic,
+    architecture_of,
+    tensor_tiles,
+)
 from contract.kernels.elementwise import elementwise_calls
 from contract.kernels.gett import gett_calls
 from contract.kernels.gett_tiles import Share
+from contract.kernels.hopper import hopper_calls
 from contract.kernels.reduce import reduce_calls
-from contract.plan import Elementwise, Permute, Plan, Reduce, Step
+from contract.plan import Elementwise, Gett, Permute, Plan, Reduce, Step
 from contract.planner import make_plan
 
 from .device import Device, KernelFault, Options, Schedule
@@ -45,6 +51,12 @@ def lowered(plan: Plan, step: Step) -> tuple[KernelCall, ...]:
     return gett_calls(plan, step, ARCHITECTURE)
 
 
+def lowered_for_hopper(plan: Plan, step: Gett) -> tuple[KernelCall, ...]:
+    """One block, which goes on from tile to tile."""
+    (call,) = hopper_calls(plan, step, ARCHITECTURE, HOPPER_TILES[-1])
+    return (replace(call, grid=(1, 1, 1)),)
+
+
 Change = Callable[[str], str]
 
 
@@ -55,6 +67,7 @@ def compute(
     out: np.ndarray,
     change: Change,
     scalars: tuple[complex, complex, complex] = (1, 0, 0),
+    lowered: Callable[..., tuple[KernelCall, ...]] = lowered,
 ) -> np.ndarray:
     """The operation by kernels whose source went through ``change``."""
     plan = make_plan(operation, ct.PlanPreference(algo=algorithm(operation)), gpu(90))
@@ -231,6 +244,18 @@ def check_complex(device: Device, change: Change) -> None:
     multiplied(device, change, made, TF32, row=3)
 
 
+def check_hopper(device: Device, change: Change) -> None:
+    """Four tiles of eight steps in six stages; A in panels along k, B in panels along n."""
+    a, b = (numbers(*shape, dtype="f2") // 4 for shape in ((16, 70, 30), (16, 16, 30, 6)))
+    c, out = numbers(16, 6, 70, dtype="f2"), np.empty((16, 6, 70), "f2", order="F")
+    operation = ct.Contraction(
+        (operand(a, "pmq"), operand(b, "cpqe")), operand(out, "cem"), operand(c, "cem")
+    )
+    found = compute(device, operation, [a, b, c], out, change, (2, 3, 0), lowered_for_hopper)
+    wanted = 2 * np.einsum("pmq,cpqe->cem", a.astype("f4"), b.astype("f4")) + 3 * c
+    np.testing.assert_array_equal(found, wanted)
+
+
 CHECKS = (
     check_turned,
     check_padded,
@@ -246,6 +271,7 @@ CHECKS = (
     check_in_parts,
     check_turned16,
     check_complex,
+    check_hopper,
 )
 
 
@@ -362,6 +388,34 @@ BUGS = (
         check_complex,
     ),
     Bug("operators beyond the last k", "|| k + e < left", "|| true", check_complex),
+    Bug(
+        "a stage refilled while it is read",
+        "s.empty[ring.slot].wait(ring.parity ^ 1);",
+        "",
+        check_hopper,
+    ),
+    Bug("a stage read before it is full", "s.full[ring.slot].wait(ring.parity);", "", check_hopper),
+    Bug("the parity of the use before", "slot = 0, parity ^= 1", "slot = 0", check_hopper),
+    Bug("bytes of A alone", ".expect(STAGE)", ".expect(PA::TOTAL)", check_hopper),
+    Bug("barriers not shown to TMA", "fence.mbarrier_init.release.cluster;", "", check_hopper),
+    Bug("no fence before products", "      fence_products();", "", check_hopper),
+    Bug("stages left before products end", "wait_for_products<1>();", "", check_hopper),
+    Bug("sums read before products end", "    wait_for_products<0>();", "", check_hopper),
+    Bug(
+        "tables changed while they are read",
+        "meet();  // the tables",
+        "// the tables",
+        check_hopper,
+    ),
+    Bug(
+        "tables read before they are made",
+        "      meet();\n      write(",
+        "      write(",
+        check_hopper,
+    ),
+    Bug("rows of D beyond the end", "!s.is_row[row] || ", "", check_hopper),
+    Bug("panels of n side by side", ": PANEL / 16, stride", ": BYTES / 16, stride", check_hopper),
+    Bug("another swizzle", "BYTES == 64 ? 2 : 3;", "BYTES == 64 ? 3 : 2;", check_hopper),
 )
 
 
