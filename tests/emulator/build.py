@@ -27,7 +27,7 @@ FLAGS = (
     *("-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-fno-math-errno"),
 )
 # The engine runs more often than it is compiled; of a module both count.
-ENGINE_LEVEL, MODULE_LEVEL = "-O2", "-O1"
+ENGINE_LEVEL, MODULE_LEVEL = "-O2", "-Og"
 _COMPILERS = (("g++",), ("clang++",), (sys.executable, "-m", "ziglang", "c++"))
 _LOCKS = 64  # files; each stands for the targets whose hashes end alike
 
