@@ -32,8 +32,9 @@ HOPPER = Variable(
     "1: large products on a GPU of 9.0 by TMA and wgmma, which no card has verified",
     "0",
 )
+TF32_OVERRIDE = Variable("NVIDIA_TF32_OVERRIDE", "0: never TF32 on a GPU, whatever is asked", "1")
 
-VARIABLES = (DISABLE_PLAN_CACHE, NUM_THREADS, HOST_KERNELS, HOPPER)
+VARIABLES = (DISABLE_PLAN_CACHE, NUM_THREADS, HOST_KERNELS, HOPPER, TF32_OVERRIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Settings:
     threads: int = 0
     kernels: str = "auto"
     hopper: bool = False
+    tf32: bool = True
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
@@ -54,6 +56,7 @@ class Settings:
             threads=_integer(values, NUM_THREADS, maximum=4096),
             kernels=_choice(values, HOST_KERNELS, ("auto", "numba", "numpy")),
             hopper=bool(_integer(values, HOPPER, maximum=1)),
+            tf32=values.get(TF32_OVERRIDE.name, TF32_OVERRIDE.default) != "0",
         )
 
 

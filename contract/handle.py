@@ -78,11 +78,13 @@ class Handle:
         limit = preference.workspace_limit
         smallest: int | None = None
         frugal = replace(preference, workspace_limit=0)
-        found = self.candidates(operation, preference)
-        for plan in chain(found, self.candidates(operation, frugal) if limit else ()):
-            needed = plan.required_workspace
-            if limit is None or needed <= limit:
-                return plan
+        found = self._planned(operation, preference)
+        for plan in chain(found, self._planned(operation, frugal) if limit else ()):
+            if limit is None:
+                return self._load(plan)
+            needed = self._workspace(plan)
+            if needed <= limit:
+                return self._load(plan)
             smallest = needed if smallest is None else min(smallest, needed)
         raise InsufficientWorkspaceError(
             f"The operation needs {smallest} bytes of workspace, workspace_limit is {limit} bytes."
@@ -92,8 +94,13 @@ class Handle:
         self, operation: OperationDescriptor, preference: PlanPreference
     ) -> Iterator[Loaded]:
         """Plans by increasing predicted time, from ``kernel_rank`` on; only that one if not 0."""
+        yield from map(self._load, self._planned(operation, preference))
+
+    def _planned(
+        self, operation: OperationDescriptor, preference: PlanPreference
+    ) -> Iterator[Plan]:
         _require_types(operation, self.arrays)
-        yield self._load(make_plan(operation, preference, self.executor.machine))
+        yield make_plan(operation, preference, self.executor.machine)
         for rank in count(1) if preference.kernel_rank == 0 else ():
             try:
                 plan = make_plan(
@@ -101,7 +108,11 @@ class Handle:
                 )
             except NotSupportedError:
                 return
-            yield self._load(plan)
+            yield plan
+
+    def _workspace(self, plan: Plan) -> int:
+        with self.arrays.on(None):
+            return self.executor.workspace(plan)
 
     def _load(self, plan: Plan) -> Loaded:
         with self.arrays.on(None):
@@ -117,11 +128,10 @@ class Handle:
         preference = PlanPreference() if preference is None else preference
         if kind is WorkspacePreference.DEFAULT:
             return self.plan(operation, preference).required_workspace
-        found = self.candidates(operation, preference)
         if kind is WorkspacePreference.MAX:
-            return max(plan.required_workspace for plan in found)
-        frugal = self.candidates(operation, replace(preference, workspace_limit=0))
-        return min(plan.required_workspace for plan in frugal)
+            return max(map(self._workspace, self._planned(operation, preference)))
+        frugal = self._planned(operation, replace(preference, workspace_limit=0))
+        return min(map(self._workspace, frugal))
 
     # --- execution, with cuTENSOR's order of arguments ----------------------------------------
 
@@ -279,7 +289,7 @@ def _device_executor(settings: Settings, device: Any, kernels: Any, threads: Any
 def _open(cupy: Any, number: int, settings: Settings) -> Executor:
     from contract.run.device import DeviceExecutor  # the host alone loads no kernels
 
-    return DeviceExecutor(cupy, number, settings.hopper)
+    return DeviceExecutor(cupy, number, hopper=settings.hopper, tf32=settings.tf32)
 
 
 def _device_number(device: Any) -> int:

@@ -1,4 +1,4 @@
-"""What the planner knows about a machine: rates, overheads, cache budgets, each with its reason.
+"""What the planner knows about the host: rates, overheads, cache budgets, each with its reason.
 
 The model decides between candidates; it does not predict wall-clock times of a given machine.
 It deliberately ignores the number of threads, so that a plan, and with it every bit of a
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from contract.compute import is_blas_type, is_complex, item_size
 
-__all__ = ["HOST", "Machine", "Rates", "gpu"]
+__all__ = ["HOST", "Cpu", "Rates"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
-    """Rates per second and overheads in seconds of one kind of machine."""
+class Cpu:
+    """Rates per second and overheads in seconds of a processor, its memory and its BLAS."""
 
     blas_flops: Rates  # matrix products
     plain_flops: float  # products of types that BLAS has not
@@ -45,7 +45,10 @@ class Machine:
     shared_product: int  # multiply-adds below which BLAS gains nothing from its threads
     idle_factor: float  # what a lone block of such products costs, the other threads idle
     uneven_blocks: float  # blocks lost, in effect, where threads share few of them
-    blas_adds: bool  # whether BLAS adds beta * C where C lies as D does
+
+    def pass_seconds(self, moved: int) -> float:
+        """One step that reads and writes ``moved`` bytes once."""
+        return self.call + moved / self.memory_bandwidth
 
     def flops(self, dtype: str) -> float:
         """Floating-point operations per second of matrix products in ``dtype``."""
@@ -93,7 +96,7 @@ class Machine:
         return self.memory_bandwidth
 
 
-HOST = Machine(
+HOST = Cpu(
     blas_flops=Rates(80e9, 160e9),  # two AVX-512 cores; only the ratio to the bandwidths matters
     plain_flops=4e9,
     loop_flops=Rates(1.5e9, 1.5e9),
@@ -111,43 +114,4 @@ HOST = Machine(
     shared_product=1 << 22,
     idle_factor=1.7,
     uneven_blocks=2.0,
-    blas_adds=False,  # NumPy's matmul does not
 )
-
-
-def _gpu(blas: Rates, loops: Rates, bandwidth: float, cache: int) -> Machine:
-    """A GPU: no panels, for our kernels pack in shared memory; nothing waits for threads."""
-    return Machine(
-        blas_flops=blas,
-        plain_flops=loops.single,
-        loop_flops=loops,
-        memory_bandwidth=bandwidth,
-        cache_bandwidth=4 * bandwidth,
-        shared_cache_bandwidth=2 * bandwidth,
-        transpose_rate=bandwidth,  # turning in shared memory hides behind the loads
-        call=4e-6,
-        block=0.0,
-        product=20e-9,
-        line=32,
-        core_cache=1 << 17,
-        panel_bytes=(cache,),
-        loop_product=1 << 62,
-        shared_product=0,
-        idle_factor=1.0,
-        uneven_blocks=0.0,
-        blas_adds=True,
-    )
-
-
-# Peak rates of the data sheets, loops at 0.6 of what the cores without tensor units reach.
-_GPUS = {
-    60: _gpu(Rates(4.7e12, 9.3e12), Rates(2.8e12, 5.6e12), 0.73e12, 4 << 20),  # P100
-    80: _gpu(Rates(19.5e12, 19.5e12), Rates(5.8e12, 11.7e12), 2.0e12, 40 << 20),  # A100
-    90: _gpu(Rates(67e12, 67e12), Rates(20e12, 40e12), 4.8e12, 50 << 20),  # H200
-    100: _gpu(Rates(40e12, 80e12), Rates(24e12, 48e12), 8.0e12, 126 << 20),  # B200
-}
-
-
-def gpu(capability: int) -> Machine:
-    """The machine of the newest known GPU that is not newer than the card (10 major + minor)."""
-    return _GPUS[max((each for each in _GPUS if each <= capability), default=min(_GPUS))]

@@ -1,7 +1,7 @@
 """Products by panels: which operands to pack, how to flatten the loops, how large the blocks.
 
 For every choice of packed operands the loops that one matrix product covers follow from the
-strides; the blocks are those the machine's model finds cheapest.
+strides; the blocks are those the model of the processor finds cheapest.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from math import ceil, prod
 
 from contract.compute import item_size
 from contract.descriptors import Algo
-from contract.heuristics import Machine
+from contract.heuristics import Cpu
 from contract.plan import Gett, Kind, Loop, Panels
 from contract.products import (
     STRIDE_A,
@@ -58,14 +58,12 @@ class _Shape:
             yield self.k
 
 
-def panel_options(
-    problem: ProductProblem, loops: tuple[Loop, ...], machine: Machine
-) -> Iterator[Option]:
+def panel_options(problem: ProductProblem, loops: tuple[Loop, ...], cpu: Cpu) -> Iterator[Option]:
     """Every choice of packed operands, with the cheapest blocking for each."""
     for shape in _shapes(problem, loops):
-        blockings = _blockings(shape, loops, problem, machine)
+        blockings = _blockings(shape, loops, problem, cpu)
         seconds, blocks = min(
-            (_panel_seconds(shape, blocks, loops, problem, machine), blocks) for blocks in blockings
+            (_panel_seconds(shape, blocks, loops, problem, cpu), blocks) for blocks in blockings
         )
         step = replace(product_step(Gett, problem, loops), panels=_panels(shape, blocks, loops))
         packed = "".join(
@@ -226,7 +224,7 @@ _BLOCKED_KINDS = (
 
 
 def _blockings(
-    shape: _Shape, loops: tuple[Loop, ...], problem: ProductProblem, machine: Machine
+    shape: _Shape, loops: tuple[Loop, ...], problem: ProductProblem, cpu: Cpu
 ) -> Iterator[tuple[int, ...]]:
     """Block extents worth costing: everything whole, or the loops of some kinds cut to fit."""
     whole = [1 if at in shape.outer_k else loop.extent for at, loop in enumerate(loops)]
@@ -244,9 +242,9 @@ def _blockings(
         cut = [at for at, loop in enumerate(loops) if loop.kind in kinds and whole[at] > 1]
         touched = [stride for stride in packed if any(stride(loops[at]) for at in cut)]
         if touched:
-            for budget in machine.panel_bytes:
+            for budget in cpu.panel_bytes:
                 elements = budget // item_size(problem.dtype)
-                yield _grow_blocks(shape, loops, whole, cut, touched, elements, machine, problem)
+                yield _grow_blocks(shape, loops, whole, cut, touched, elements, cpu, problem)
 
 
 def _grow_blocks(
@@ -256,12 +254,12 @@ def _grow_blocks(
     cut: list[int],
     touched: list[Stride],
     elements: int,
-    machine: Machine,
+    cpu: Cpu,
     problem: ProductProblem,
 ) -> tuple[int, ...]:
     """Double the loops of ``cut`` in turn, nearest in memory first, until panels are full."""
     blocks = [1 if at in cut else size for at, size in enumerate(whole)]
-    line = 2 * machine.line // item_size(problem.dtype)
+    line = 2 * cpu.line // item_size(problem.dtype)
     queues = [
         sorted((at for at in cut if stride(loops[at])), key=lambda at: abs(stride(loops[at])))
         for stride in (*touched, *_direct(shape))
@@ -329,7 +327,7 @@ def _panel_seconds(
     blocks: tuple[int, ...],
     loops: tuple[Loop, ...],
     problem: ProductProblem,
-    machine: Machine,
+    cpu: Cpu,
 ) -> float:
     """Blocks, packing and unpacking, reading what is not packed, and the matrix products."""
     counts = [ceil(loop.extent / block) for loop, block in zip(loops, blocks, strict=True)]
@@ -338,19 +336,19 @@ def _panel_seconds(
         ceil(prod(sizes[at] for at in part)) for part in (shape.m, shape.n, shape.k, shape.batch)
     )
     blocks_count = prod(counts)
-    products = machine.product_seconds(batch, m, n, k, problem.dtype)
-    products *= machine.imbalance(blocks_count, m * n * k)
-    seconds = machine.call + blocks_count * (machine.block + products)
+    products = cpu.product_seconds(batch, m, n, k, problem.dtype)
+    products *= cpu.imbalance(blocks_count, m * n * k)
+    seconds = cpu.call + blocks_count * (cpu.block + products)
     # Every block of k after the first is added to the sum so far.
     blocks_of_k = prod(c for loop, c in zip(loops, counts, strict=True) if loop.kind is Kind.K)
     sums = prod(loop.extent for loop in loops if loop.kind is not Kind.K)
-    seconds += (blocks_of_k - 1) * machine.add_seconds(sums, problem.dtype)
+    seconds += (blocks_of_k - 1) * cpu.add_seconds(sums, problem.dtype)
     for stride, packed, pair in (
         (STRIDE_A, shape.pack_a, (shape.m, shape.k)),
         (STRIDE_B, shape.pack_b, (shape.k, shape.n)),
         (STRIDE_D, shape.pack_d, (shape.m, shape.n)),
     ):
-        seconds += _operand_seconds(stride, packed, pair, blocks, counts, loops, problem, machine)
+        seconds += _operand_seconds(stride, packed, pair, blocks, counts, loops, problem, cpu)
     return seconds
 
 
@@ -362,19 +360,19 @@ def _operand_seconds(
     counts: list[int],
     loops: tuple[Loop, ...],
     problem: ProductProblem,
-    machine: Machine,
+    cpu: Cpu,
 ) -> float:
     own = [(loop, block) for loop, block in zip(loops, blocks, strict=True) if stride(loop)]
     mine, sizes = [loop for loop, _ in own], [block for _, block in own]
     run = run_length(mine, stride, sizes)
     elements = extent_of(mine) * _times_packed(stride, counts, loops)
     if not packed:
-        return machine.stream_seconds(elements, run, problem.dtype)
+        return cpu.stream_seconds(elements, run, problem.dtype)
     transposed = bool(mine) and not any(
         chain and abs(stride(loops[chain[0]])) == min(abs(stride(loop)) for loop in mine)
         for chain in pair
     )
-    return machine.copy_seconds(elements, run, problem.dtype, transposed, panel=prod(sizes))
+    return cpu.copy_seconds(elements, run, problem.dtype, transposed, panel=prod(sizes))
 
 
 def _times_packed(stride: Stride, counts: list[int], loops: tuple[Loop, ...]) -> int:

@@ -11,6 +11,7 @@ from math import prod
 
 from contract.compute import ComputeType, is_complex, item_size
 from contract.descriptors import Algo, JitMode, OperationDescriptor, Padding, TensorDescriptor
+from contract.kernels.gett_tiles import Share
 from contract.operators import BinaryOperator, Operator
 from contract.text import Row, aligned, count, seconds
 
@@ -222,9 +223,14 @@ class Gemm(Product):
 
 @dataclass(frozen=True, slots=True)
 class Gett(Product):
-    """A product on arbitrary strides: by panels, or loop by loop where ``panels`` is None."""
+    """A product on arbitrary strides.
+
+    On the host by panels, or loop by loop where ``panels`` is None; on a GPU by tiles, of which
+    ``share`` says how blocks share them.
+    """
 
     panels: Panels | None = None
+    share: Share | None = None
 
 
 Step = Permute | Elementwise | Reduce | Gemm | Gett
@@ -391,7 +397,7 @@ def _step_row(plan: Plan, at: int, step: Step) -> Row:
 def _kind(step: Step) -> str:
     name = type(step).__name__
     if isinstance(step, Gett):
-        return f"{name} panels" if step.panels else f"{name} loops"
+        return f"{name} {'panels' if step.panels else 'tiles' if step.share else 'loops'}"
     if isinstance(step, Reduce) and step.operator is not BinaryOperator.ADD:
         return f"{name} {step.operator.value}"
     return name

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
 
-from contract.candidates import options
+from contract.candidates import Machine, options
 from contract.compute import is_complex, item_size
 from contract.descriptors import (
     Algo,
@@ -23,7 +23,7 @@ from contract.descriptors import (
 )
 from contract.errors import InvalidValueError, NotSupportedError
 from contract.expression import mode_extents
-from contract.heuristics import HOST, Machine
+from contract.heuristics import HOST
 from contract.layout import diagonal, packed_strides
 from contract.operators import BinaryOperator, Operator
 from contract.order import Pair, pairwise
@@ -114,14 +114,19 @@ def _term(slot: int, operand: Operand, extents: Sequence[int]) -> Term:
     for mode, extent, stride in zip(operand.modes, tensor.extents, tensor.steps, strict=True):
         if extent != 1 and extents[mode] != 1:
             strides[mode] = strides.get(mode, 0) + stride
-    return Term(slot, tuple(strides), tuple(strides.values()), tensor.dtype, operand.operator)
+    return Term(slot, tuple(strides), tuple(strides.values()), *_kind(operand))
+
+
+def _kind(operand: Operand) -> tuple[str, Operator, int]:
+    """What a term has beside its modes: the type, the operator and the alignment."""
+    return operand.tensor.dtype, operand.operator, operand.tensor.alignment
 
 
 def _undropped(slot: int, operand: Operand) -> Term:
     """The operand with all its modes, those of extent 1 too."""
     tensor = operand.tensor
     modes, _, strides = diagonal(operand.modes, tensor.extents, tensor.steps)
-    return Term(slot, modes, strides, tensor.dtype, operand.operator)
+    return Term(slot, modes, strides, *_kind(operand))
 
 
 def _shared_order(terms: Sequence[Term]) -> list[int]:
@@ -458,11 +463,10 @@ class _Builder:
         """The result as it must be, or in every mode order worth costing where it is free."""
         if target is not None and not self.operation.free_layout:
             return [target]
-        slot = len(self.slots) if target is None else target.slot
-        dtype = self.accumulator if target is None else target.dtype
+        free = Term(len(self.slots), (), (), self.accumulator) if target is None else target
         orders = dict.fromkeys(_orders(a, b, pair.modes, consumer))
         return [
-            Term(slot, order, packed_strides([self.extents[m] for m in order]), dtype)
+            replace(free, modes=order, strides=packed_strides([self.extents[m] for m in order]))
             for order in orders
         ]
 
@@ -496,7 +500,7 @@ class _Builder:
 
     def _add(self, step: Permute | Reduce | Elementwise, reason: str) -> None:
         moved = sum(self.slots[slot].bytes for slot in step_slots(step))
-        seconds = self.machine.call + moved / self.machine.memory_bandwidth
+        seconds = self.machine.pass_seconds(moved)
         self.steps.append(step)
         self.considered.append((Candidate(Algo.ONE_PASS, seconds, reason, chosen=True),))
 

@@ -12,8 +12,9 @@ from typing import TypeVar
 
 from contract.compute import ComputeType, item_size
 from contract.descriptors import Algo, TensorDescriptor
-from contract.operators import Operator
-from contract.plan import Gemm, Gett, Kind, Loop, Scalar, Source, Step, View
+from contract.operators import BinaryOperator, Operator
+from contract.plan import Elementwise, Gemm, Gett, Kind, Loop, Scalar, Source, Step, View
+from contract.workspace import ALIGNMENT
 
 __all__ = [
     "STRIDE_A",
@@ -25,8 +26,10 @@ __all__ = [
     "Stride",
     "Term",
     "block_rank",
+    "elementwise_step",
     "extent_of",
     "first_stride",
+    "has_lone_sum",
     "is_direct",
     "is_matrix",
     "loop_table",
@@ -44,13 +47,17 @@ STRIDE_C: Stride = attrgetter("c")
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A tensor in the course of planning: a slot, its distinct modes and their strides."""
+    """A tensor in the course of planning: a slot, its distinct modes and their strides.
+
+    Its address is a multiple of ``alignment`` bytes: that of a temporary if nothing else is said.
+    """
 
     slot: int
     modes: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: str
     operator: Operator = Operator.IDENTITY
+    alignment: int = ALIGNMENT
 
     def stride(self, mode: int) -> int:
         """The stride of ``mode``, 0 where the term does not have it."""
@@ -136,6 +143,11 @@ def _kind(in_a: bool, in_b: bool, in_d: bool) -> Kind:
     return Kind.K
 
 
+def has_lone_sum(loops: Iterable[Loop]) -> bool:
+    """Whether some mode is summed over that one operand has not."""
+    return any(loop.kind is Kind.K and not (loop.a and loop.b) for loop in loops)
+
+
 def fused(loops: Iterable[Loop]) -> tuple[Loop, ...]:
     """The same iteration space with every fusable pair of loops made one."""
     rest = list(loops)
@@ -215,6 +227,23 @@ def product_step(
         c=problem.c.slot if problem.c else None,
         operator_c=problem.c.operator if problem.c else Operator.IDENTITY,
         compute=problem.compute,
+    )
+
+
+def elementwise_step(problem: ProductProblem) -> Elementwise:
+    """d = a * b [+ c] where nothing is summed: broadcast strides."""
+    modes = problem.d.modes
+    alpha = Scalar.ALPHA if problem.scaled else None
+    sources = [problem.a.source(modes, alpha), problem.b.source(modes)]
+    if problem.c is not None:
+        sources.append(problem.c.source(modes, Scalar.BETA))
+    return Elementwise(
+        tuple(sources),
+        (BinaryOperator.MUL, BinaryOperator.ADD)[: len(sources) - 1],
+        problem.d.view(modes),
+        tuple(problem.extents[mode] for mode in modes),
+        modes,
+        problem.dtype,
     )
 
 

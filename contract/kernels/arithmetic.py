@@ -7,10 +7,11 @@ promises, for every input: float32 is never rounded to a type of fewer exponents
 from collections.abc import Collection
 
 from contract.compute import ComputeType
+from contract.kernels.architectures import Architecture
 from contract.kernels.configurations import Arithmetic
 from contract.operators import Operator
 
-__all__ = ["arithmetic"]
+__all__ = ["arithmetic", "uses_tf32"]
 
 TF32 = Arithmetic("Tf32<1>", 8, 1, "tf32", "tf32 tensor cores")
 TF32X3 = Arithmetic("Tf32<2>", 8, 3, "tf32", "tf32 tensor cores, operands in 2 parts")
@@ -39,17 +40,33 @@ _SAME_BITS = {Operator.IDENTITY, Operator.NEG, Operator.ABS, Operator.RELU, Oper
 WIDE_FROM = 90  # the capability from which on there are instructions for larger steps of float64
 
 
+def uses_tf32(dtype: str, compute: ComputeType) -> bool:
+    """Whether ``compute`` is served by tf32 where sums are of ``dtype``."""
+    return dtype in ("float32", "complex64") and _SINGLE.get(compute) in (TF32, TF32X3)
+
+
 def arithmetic(
+    types: Collection[str],
+    dtype: str,
+    compute: ComputeType | None,
+    operators: Collection[Operator],
+    architecture: Architecture,
+) -> tuple[Arithmetic, ...]:
+    """What may multiply factors of ``types`` with ``operators`` beside the CUDA cores.
+
+    ``dtype`` is the type of sums, ``compute`` what is promised; below 8.0 nothing.
+    """
+    found = _arithmetic(types, dtype, compute, operators, architecture.capability)
+    return tuple(each for each in found if each.rate != "tf32" or architecture.tf32)
+
+
+def _arithmetic(
     types: Collection[str],
     dtype: str,
     compute: ComputeType | None,
     operators: Collection[Operator],
     capability: int,
 ) -> tuple[Arithmetic, ...]:
-    """What may multiply factors of ``types`` with ``operators`` beside the CUDA cores.
-
-    ``dtype`` is the type of sums, ``compute`` what is promised; below 8.0 nothing.
-    """
     if capability < 80:
         return ()
     if dtype in ("float64", "complex128"):

@@ -5,50 +5,70 @@ from itertools import product as combinations
 from typing import NamedTuple
 
 from contract.compute import item_size
+from contract.kernels.architectures import Architecture
+from contract.kernels.blas_model import blas_compute
 from contract.kernels.call import BlasCall, MatrixLayout, Memory, Pointer
-from contract.plan import Gemm, Kind, Loop, Scalar
+from contract.plan import Gemm, Kind, Loop, Plan, Scalar
 from contract.products import STRIDE_A, STRIDE_B, STRIDE_D, Stride, extent_of, first_stride
 
-__all__ = ["blas_calls"]
+__all__ = ["blas_calls", "blas_takes"]
 
 MOST_INT = (1 << 31) - 1
 MOST_CALLS = 8  # more products than one call enumerates are left to our own kernel
-_COMPUTE = {"float32": "32F", "complex64": "32F", "float64": "64F", "complex128": "64F"}
 
 
-def blas_calls(step: Gemm) -> tuple[BlasCall, ...] | None:
-    """One call for each index of the loops that a strided batch does not cover.
+def blas_takes(step: Gemm) -> bool:
+    """Whether cuBLAS has the extents and strides: up to 31 bits, in few calls."""
+    matrices = _matrices(step)
+    inner, outer = _batches(step)
+    leading = (matrix.leading for matrix in matrices)
+    extents = (step.extent(kind) for kind in (Kind.M, Kind.N, Kind.K))
+    return max(*leading, *extents, extent_of(inner)) <= MOST_INT and extent_of(outer) <= MOST_CALLS
 
-    None where cuBLAS does not take the step: extents or strides beyond 32 bits, too many loops.
-    """
-    rows = {kind: [loop for loop in step.loops if loop.kind is kind] for kind in Kind}
-    m, n, k = rows[Kind.M], rows[Kind.N], rows[Kind.K]
-    a, b, d = _matrix(m, k, STRIDE_A), _matrix(k, n, STRIDE_B), _matrix(m, n, STRIDE_D)
-    sizes = extent_of(m), extent_of(n), extent_of(k)
+
+def blas_calls(plan: Plan, step: Gemm, architecture: Architecture) -> tuple[BlasCall, ...]:
+    """One call for each index of the loops that a strided batch does not cover."""
+    a, b, d = _matrices(step)
+    sizes = step.extent(Kind.M), step.extent(Kind.N), step.extent(Kind.K)
     slots = step.a, step.b, step.d
     strides = STRIDE_A, STRIDE_B, STRIDE_D
     if d.transposed:  # D^T = B^T A^T
         a, b, d = b.turned(), a.turned(), d.turned()
         sizes = sizes[1], sizes[0], sizes[2]
         slots, strides = (step.b, step.a, step.d), (STRIDE_B, STRIDE_A, STRIDE_D)
-    batch = sorted(rows[Kind.BATCH], key=lambda loop: loop.extent)
-    inner, outer = batch[-1:], batch[:-1]
-    numbers = (*sizes, a.leading, b.leading, d.leading, extent_of(inner))
-    if max(numbers) > MOST_INT or extent_of(outer) > MOST_CALLS:
-        return None
+    inner, outer = _batches(step)
+    dtypes = [plan.slots[slot].tensor.dtype for slot in slots]
+    compute = blas_compute(dtypes[0], step.dtype, step.compute, architecture)
     found = []
     for starts in combinations(*(range(loop.extent) for loop in outer)):
         layouts = [
             MatrixLayout(
-                Pointer(Memory.SLOT, slot, _offset(outer, starts, stride) * item_size(step.dtype)),
+                Pointer(Memory.SLOT, slot, _offset(outer, starts, stride) * item_size(dtype)),
+                dtype,
                 matrix.leading,
                 matrix.transposed,
                 first_stride(inner, stride),
             )
-            for slot, stride, matrix in zip(slots, strides, (a, b, d), strict=True)
+            for slot, stride, matrix, dtype in zip(slots, strides, (a, b, d), dtypes, strict=True)
         ]
-        found.append(_call(step, sizes, layouts, extent_of(inner)))
+        found.append(_call(step, sizes, layouts, extent_of(inner), compute))
     return tuple(found)
+
+
+def _batches(step: Gemm) -> tuple[list[Loop], list[Loop]]:
+    """The loop that one call enumerates, the longest, and the others."""
+    batch = sorted(_rows(step, Kind.BATCH), key=lambda loop: loop.extent)
+    return batch[-1:], batch[:-1]
+
+
+def _rows(step: Gemm, kind: Kind) -> list[Loop]:
+    return [loop for loop in step.loops if loop.kind is kind]
+
+
+def _matrices(step: Gemm) -> "tuple[_Matrix, _Matrix, _Matrix]":
+    """A, B and D."""
+    m, n, k = (_rows(step, kind) for kind in (Kind.M, Kind.N, Kind.K))
+    return _matrix(m, k, STRIDE_A), _matrix(k, n, STRIDE_B), _matrix(m, n, STRIDE_D)
 
 
 class _Matrix(NamedTuple):
@@ -77,9 +97,13 @@ def _offset(loops: Sequence[Loop], starts: Sequence[int], stride: Stride) -> int
 
 
 def _call(
-    step: Gemm, sizes: tuple[int, int, int], layouts: Sequence[MatrixLayout], batch: int
+    step: Gemm,
+    sizes: tuple[int, int, int],
+    layouts: Sequence[MatrixLayout],
+    batch: int,
+    compute: str,
 ) -> BlasCall:
     a, b, d = layouts
     alpha = Scalar.ALPHA if step.scaled else None
     beta = None if step.c is None else Scalar.BETA
-    return BlasCall(*sizes, a, b, d, batch, step.dtype, _COMPUTE[step.dtype], alpha, beta)
+    return BlasCall(*sizes, a, b, d, batch, step.dtype, compute, alpha, beta)

@@ -128,9 +128,10 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class MatrixLayout:
-    """A column-major matrix for BLAS: where it begins, and strides in elements."""
+    """A column-major matrix of ``dtype`` for BLAS: where it begins, and strides in elements."""
 
     pointer: Pointer
+    dtype: str
     leading: int
     transposed: bool = False
     batch_stride: int = 0
@@ -138,10 +139,11 @@ class MatrixLayout:
 
 @dataclass(frozen=True, slots=True)
 class BlasCall:
-    """D = alpha op(A) op(B) + beta D for ``batch`` matrices of ``dtype``, by cuBLAS.
+    """D = alpha op(A) op(B) + beta D for ``batch`` matrices, by cuBLAS.
 
-    op(A) is m x k, op(B) is k x n. ``compute`` names cuBLAS's type of products and sums, which
-    is never less than the plan promises. Without a scalar alpha is 1 and beta is 0.
+    op(A) is m x k, op(B) is k x n. ``dtype`` is the type of alpha, beta and sums; ``compute`` is
+    cuBLAS's name of how products are formed, never less accurate than the plan promises. Without
+    a scalar alpha is 1 and beta is 0.
     """
 
     m: int

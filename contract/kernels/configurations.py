@@ -3,67 +3,21 @@
 from dataclasses import dataclass
 
 from contract.compute import item_size
-from contract.errors import NotSupportedError
 
 __all__ = [
-    "ARCHITECTURES",
     "CORE_TILES",
     "ELEMENTWISE",
-    "GETT",
     "HOPPER_TILES",
     "REDUCE",
-    "Architecture",
     "Arithmetic",
     "CoreTile",
     "ElementwiseRow",
-    "GettRow",
     "HopperTile",
     "ReduceRow",
     "TensorTile",
     "Tile",
-    "architecture_of",
     "tensor_tiles",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """A compute capability and the table of configurations that serves it.
-
-    ``multiprocessors`` is that of the largest product: it fixes how work is split, so that a
-    result has the same bits on every card of an architecture. ``shared`` is the shared memory of
-    one of them (bytes).
-    """
-
-    capability: int
-    table: int
-    multiprocessors: int
-    shared: int
-
-
-ARCHITECTURES = (
-    Architecture(60, 60, 56, 64 << 10),  # Tesla P100; everything from 6.0 to below 8.0
-    Architecture(80, 80, 108, 164 << 10),  # A100
-    Architecture(86, 80, 84, 100 << 10),  # A40, RTX A6000
-    Architecture(89, 80, 142, 100 << 10),  # L40, RTX 6000 Ada
-    Architecture(90, 90, 132, 228 << 10),  # H100, H200
-    Architecture(100, 100, 148, 228 << 10),  # B200
-    Architecture(120, 100, 188, 100 << 10),  # RTX PRO 6000
-)
-
-
-def architecture_of(capability: int) -> Architecture:
-    """The newest known architecture that is not newer than the card (10 major + minor).
-
-    Below 6.0 there is none: NotSupportedError.
-    """
-    older = [each for each in ARCHITECTURES if each.capability <= capability]
-    if not older:
-        raise NotSupportedError(
-            f"A GPU of compute capability 6.0 or more is needed: this one has "
-            f"{capability // 10}.{capability % 10}."
-        )
-    return older[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +109,7 @@ class Arithmetic:
     """How tensor cores form products: the ``unit`` of tensor.cuh, with ``k`` k's an instruction.
 
     ``products`` instructions make one product of operands in parts; ``rate`` names the column of
-    GettRow that says how fast they are.
+    Rates that says how fast they are.
     """
 
     unit: str
@@ -371,32 +325,3 @@ HOPPER_TILES = (
     HopperTile(128, 128, 2, 6, 1, 0.70, "medium"),
     HopperTile(64, 64, 1, 6, 2, 0.40, "small"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class GettRow:
-    """Rates of one multiprocessor that decide between tiles, per clock."""
-
-    bytes: float  # from memory
-    single: float  # multiply-adds of float32 by the CUDA cores
-    double: float  # of float64
-    tf32: float  # by the tensor cores, as mma.sync reaches them; 0: there are none
-    half: float  # of float16 and bfloat16, summed in float32
-    int8: float
-    f64: float
-    step: int  # clocks from a load to its use: what a step takes at least
-    block: int  # clocks to begin and to end a block
-    launch: int  # clocks of a further launch
-
-
-# Bandwidth, clock and peak rates of the products named above, by multiprocessor. On 9.0 mma.sync
-# reaches some 5/8 of the peak of wgmma; for 10.0 nothing is published, and it is taken as 8.0.
-GETT = {
-    60: GettRow(10, 64, 32, 0, 0, 0, 0, 700, 2000, 4000),
-    80: GettRow(13, 64, 32, 512, 1024, 2048, 64, 700, 2000, 4000),
-    86: GettRow(5, 128, 2, 256, 512, 1024, 0, 700, 2000, 4000),
-    89: GettRow(2.5, 128, 2, 256, 512, 1024, 0, 700, 2000, 4000),
-    90: GettRow(18, 128, 64, 640, 1280, 2560, 128, 800, 2000, 4000),
-    100: GettRow(28, 128, 64, 512, 1024, 2048, 64, 800, 2000, 4000),
-    120: GettRow(4, 128, 2, 256, 512, 1024, 0, 800, 2000, 4000),
-}

@@ -10,8 +10,9 @@ from math import ceil, prod
 
 from contract.compute import item_size
 from contract.errors import NotSupportedError
+from contract.kernels.architectures import Architecture
 from contract.kernels.call import Fields, KernelCall, Memory, Pointer, entry_stub
-from contract.kernels.configurations import ELEMENTWISE, Architecture
+from contract.kernels.configurations import ELEMENTWISE
 from contract.kernels.loops import Dimension, capacity, fused, needs_wide_offsets, put_loop
 from contract.kernels.names import binary_name, operator_name, type_name
 from contract.operators import BinaryOperator, Operator

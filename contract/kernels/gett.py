@@ -3,11 +3,12 @@
 from dataclasses import replace
 from math import ceil
 
-from contract.compute import item_size
 from contract.errors import NotSupportedError
+from contract.kernels.architectures import Architecture
 from contract.kernels.call import Fields, KernelCall, Memory, Pointer, entry_stub
-from contract.kernels.configurations import Architecture, CoreTile, TensorTile
-from contract.kernels.gett_tiles import Share, resident, share
+from contract.kernels.configurations import CoreTile, TensorTile
+from contract.kernels.gett_model import share
+from contract.kernels.gett_tiles import Share, resident
 from contract.kernels.loops import capacity, put_loop
 from contract.kernels.names import type_name
 from contract.kernels.product import (
@@ -17,6 +18,7 @@ from contract.kernels.product import (
     Problem,
     addend_type,
     factor_type,
+    held_by,
     problem_of,
     written_width,
 )
@@ -36,7 +38,7 @@ def gett_calls(
 
     ``chosen`` is how the work is shared among blocks; None: the cheapest by the model.
     """
-    problem = problem_of(plan, step)
+    problem = problem_of(step, held_by(plan, step))
     extents = problem.extents
     if 0 in (extents.l, extents.m, extents.n):
         return ()
@@ -59,7 +61,7 @@ def _multiply(problem: Problem, chosen: Share, architecture: Architecture) -> Ke
         arguments=_arguments(problem, chosen).arguments(),
         reason=chosen.reason,
         shared=_shared(problem, chosen),
-        scratch=_scratch(problem, chosen),
+        scratch=chosen.scratch(problem.extents, problem.dtype),
     )
 
 
@@ -81,7 +83,7 @@ def _add_parts(problem: Problem, chosen: Share) -> KernelCall:
         arguments=_arguments(problem, chosen).arguments(),
         reason=f"adds {chosen.parts} parts in order",
         shared=_shared(problem, chosen),
-        scratch=_scratch(problem, chosen),
+        scratch=chosen.scratch(problem.extents, problem.dtype),
     )
 
 
@@ -93,13 +95,6 @@ def _grid(blocks: int) -> tuple[int, int, int]:
             f"A launch has at most {MOST_BLOCKS << 16} blocks: the product takes {blocks}."
         )
     return across, down, 1
-
-
-def _scratch(problem: Problem, chosen: Share) -> int:
-    """Bytes of the parts."""
-    tile = chosen.tile
-    split = chosen.items(problem.extents) - chosen.whole if chosen.parts > 1 else 0
-    return split * tile.l * tile.m * tile.n * max(item_size(problem.dtype), 4)
 
 
 def _shared(problem: Problem, chosen: Share) -> int:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from contract.compute import ComputeType
+from contract.kernels.architectures import Architecture
 from contract.kernels.call import Fields, KernelCall, MapType, TensorMap, entry_stub
-from contract.kernels.configurations import HOPPER_TILES, Architecture, HopperTile
+from contract.kernels.configurations import HOPPER_TILES, HopperTile
 from contract.kernels.loops import NARROW, Dimension, divisor
 from contract.kernels.names import type_name
 from contract.kernels.product import (
@@ -23,6 +24,7 @@ from contract.kernels.product import (
     addend_type,
     by_stride,
     exchanged,
+    held_by,
     oriented,
     vector_width,
 )
@@ -53,11 +55,11 @@ def hopper_calls(
     large enough to gain.
     """
     # D is written in pairs along n, so that the mode in which it lies side by side is B's.
-    problem = exchanged(oriented(plan, step))
+    problem = exchanged(oriented(step, held_by(plan, step)))
     extents = problem.extents
     if 0 in (extents.l, extents.m, extents.n):
         return ()
-    if architecture.capability != CAPABILITY or not _has_units(problem):
+    if architecture.capability != CAPABILITY or not _has_units(problem, architecture):
         return None
     tiles = HOPPER_TILES if chosen is None else (chosen,)
     found = [cut for tile in tiles if (cut := _cut(problem, tile)) is not None]
@@ -67,14 +69,15 @@ def hopper_calls(
     return (_call(best, architecture),)
 
 
-def _has_units(problem: Problem) -> bool:
+def _has_units(problem: Problem, architecture: Architecture) -> bool:
     """Whether wgmma multiplies such elements, as they are and summed in float32."""
     a, b = problem.a, problem.b
     halves = a.dtype in ("float16", "bfloat16")
+    rounds = problem.compute in ROUNDING and architecture.tf32
     return (
         a.dtype == b.dtype
         and problem.dtype == "float32"
-        and (halves or (a.dtype == "float32" and problem.compute in ROUNDING))
+        and (halves or (a.dtype == "float32" and rounds))
         and a.operator is b.operator is Operator.IDENTITY
     )
 

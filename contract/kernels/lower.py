@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import assert_never
 
 from contract.descriptors import JitMode
+from contract.kernels.architectures import Architecture
 from contract.kernels.blas import blas_calls
 from contract.kernels.call import DeviceCall, KernelCall
-from contract.kernels.configurations import Architecture
 from contract.kernels.elementwise import elementwise_calls
 from contract.kernels.gett import gett_calls
 from contract.kernels.hopper import hopper_calls
@@ -46,10 +46,8 @@ def _calls(
 ) -> tuple[DeviceCall, ...]:
     match step:
         case Gemm():
-            found = blas_calls(step)
-            if found is None:
-                return _product(plan, step, architecture, hopper)
-            return (*_addend_in_place(plan, step, architecture), *found)
+            before = _addend_in_place(plan, step, architecture)
+            return (*before, *blas_calls(plan, step, architecture))
         case Gett():
             return _product(plan, step, architecture, hopper)
         case Permute() | Elementwise():
@@ -60,10 +58,10 @@ def _calls(
 
 
 def _product(
-    plan: Plan, step: Gemm | Gett, architecture: Architecture, hopper: bool
+    plan: Plan, step: Gett, architecture: Architecture, hopper: bool
 ) -> tuple[KernelCall, ...]:
     found = hopper_calls(plan, step, architecture) if hopper else None
-    return gett_calls(plan, step, architecture) if found is None else found
+    return gett_calls(plan, step, architecture, step.share) if found is None else found
 
 
 def _addend_in_place(plan: Plan, step: Gemm, architecture: Architecture) -> list[KernelCall]:

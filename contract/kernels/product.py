@@ -1,19 +1,21 @@
 """A product as the kernels see it: four tensors over flattened loops, and how each is accessed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
+from typing import NamedTuple
 
 from contract.compute import ComputeType, is_complex, item_size
+from contract.kernels.architectures import Architecture
 from contract.kernels.arithmetic import arithmetic
 from contract.kernels.call import Memory, Pointer
-from contract.kernels.configurations import Architecture, Tile
-from contract.kernels.gett_tiles import Extents, Workload
+from contract.kernels.configurations import Tile
+from contract.kernels.gett_tiles import MOST_SIDE, Access, Extents, Workload
 from contract.kernels.loops import NARROW, Dimension, fused
 from contract.kernels.names import operator_name, type_name
 from contract.layout import offset_bounds
 from contract.operators import Operator
-from contract.plan import Gemm, Gett, Kind, Loop, Plan, SlotKind
+from contract.plan import Kind, Loop, Plan, Product, SlotKind
 
 __all__ = [
     "NOTHING",
@@ -21,12 +23,14 @@ __all__ = [
     "B",
     "C",
     "D",
+    "Held",
     "Problem",
     "Tensor",
     "addend_type",
     "by_stride",
     "exchanged",
     "factor_type",
+    "held_by",
     "oriented",
     "problem_of",
     "vector_width",
@@ -36,6 +40,7 @@ __all__ = [
 D, A, B, C = range(4)  # the order of strides in a loop
 VECTOR_BYTES = 16
 SECTOR_BYTES = 32  # what memory moves at least: shorter runs waste the rest
+WARP = 32
 MOST_CHUNK = 32  # indices; a loop without a divisor up to here is not cut
 NOTHING = Dimension(1, (0, 0, 0, 0))
 
@@ -80,10 +85,22 @@ class Problem:
 
     def workload(self, architecture: Architecture) -> Workload:
         """What the product asks of a machine."""
-        a, b = self.a, self.b
-        types, operators = (a.dtype, b.dtype), (a.operator, b.operator)
-        units = arithmetic(types, self.dtype, self.compute, operators, architecture.capability)
-        return Workload(self.extents, a.size, b.size, self.dtype, units)
+        a, b, c = self.a, self.b, self.c
+        return Workload(
+            self.extents,
+            a=_factor_access(self, a, A, self.m),
+            b=_factor_access(self, b, B, self.n),
+            d=_access(self, self.d, D, self.m),
+            c=None if c is None else _access(self, c, C, self.m),
+            dtype=self.dtype,
+            arithmetic=arithmetic(
+                (a.dtype, b.dtype),
+                self.dtype,
+                self.compute,
+                (a.operator, b.operator),
+                architecture,
+            ),
+        )
 
     @property
     def is_wide(self) -> bool:
@@ -101,12 +118,30 @@ def _counts(extents: Extents) -> tuple[int, ...]:
     return l, m, n, k, l * m * n
 
 
-def problem_of(plan: Plan, step: Gett | Gemm) -> Problem:
+class Held(NamedTuple):
+    """What a slot holds: the data type, and what its address is a multiple of (bytes)."""
+
+    dtype: str
+    alignment: int
+
+
+def held_by(plan: Plan, step: Product) -> dict[int, Held]:
+    """What the slots of a step hold; temporaries begin where every access is aligned."""
+    found = {}
+    for slot in (step.a, step.b, step.d, *(() if step.c is None else (step.c,))):
+        held = plan.slots[slot]
+        placed = held.kind is SlotKind.TEMPORARY
+        alignment = VECTOR_BYTES if placed else held.tensor.alignment
+        found[slot] = Held(held.tensor.dtype, alignment)
+    return found
+
+
+def problem_of(step: Product, held: Mapping[int, Held]) -> Problem:
     """The product of a step, its loops in the order in which a kernel does best to run them."""
-    return _ordered(oriented(plan, step))
+    return _ordered(oriented(step, held))
 
 
-def oriented(plan: Plan, step: Gett | Gemm) -> Problem:
+def oriented(step: Product, held: Mapping[int, Held]) -> Problem:
     """The product of a step: A has the mode in which elements of D lie side by side.
 
     D is written along it.
@@ -115,11 +150,11 @@ def oriented(plan: Plan, step: Gett | Gemm) -> Problem:
     for loop in step.loops:
         by_kind[_kind(loop)].append(Dimension(loop.extent, (loop.d, loop.a, loop.b, loop.c)))
     l, m, n = (tuple(fused(by_kind[kind])) for kind in (Kind.BATCH, Kind.M, Kind.N))  # noqa: E741
-    addend = None if step.c is None else _tensor(plan, step.c, step.operator_c, step.dtype)
+    addend = None if step.c is None else _tensor(held, step.c, step.operator_c, step.dtype)
     problem = Problem(
-        d=_tensor(plan, step.d, Operator.IDENTITY, step.dtype),
-        a=_tensor(plan, step.a, step.operator_a, step.dtype),
-        b=_tensor(plan, step.b, step.operator_b, step.dtype),
+        d=_tensor(held, step.d, Operator.IDENTITY, step.dtype),
+        a=_tensor(held, step.a, step.operator_a, step.dtype),
+        b=_tensor(held, step.b, step.operator_b, step.dtype),
         c=addend,
         l=l,
         m=m,
@@ -139,15 +174,10 @@ def _kind(loop: Loop) -> Kind:
     return Kind.M if loop.a else Kind.N
 
 
-def _tensor(plan: Plan, slot: int, operator: Operator, dtype: str) -> Tensor:
-    held = plan.slots[slot]
-    placed = held.kind is SlotKind.TEMPORARY
+def _tensor(held: Mapping[int, Held], slot: int, operator: Operator, dtype: str) -> Tensor:
     conjugates = operator is Operator.CONJ and not is_complex(dtype)
     return Tensor(
-        Pointer(Memory.SLOT, slot),
-        held.tensor.dtype,
-        VECTOR_BYTES if placed else held.tensor.alignment,
-        Operator.IDENTITY if conjugates else operator,
+        Pointer(Memory.SLOT, slot), *held[slot], Operator.IDENTITY if conjugates else operator
     )
 
 
@@ -239,12 +269,68 @@ def vector_width(
     return width
 
 
+def _factor_access(problem: Problem, tensor: Tensor, at: int, loops: Sequence[Dimension]) -> Access:
+    """A or B, read along the tile or along k."""
+    return _access(problem, tensor, at, loops if _is_along_tile(problem, at, loops) else problem.k)
+
+
+def _is_along_tile(problem: Problem, at: int, loops: Sequence[Dimension]) -> bool:
+    return _nearest(loops, at) <= _nearest(problem.k, at)
+
+
+def _access(problem: Problem, tensor: Tensor, at: int, along: Sequence[Dimension]) -> Access:
+    width = vector_width(problem, tensor, at, along, VECTOR_BYTES)
+    lanes = WARP * width  # elements of one access of a warp
+    own = [each for each in problem.loops if each.strides[at]]
+    sides = [1 << i for i in range(MOST_SIDE.bit_length())]
+    elements = prod(each.extent for each in own)
+    return Access(
+        tensor.size,
+        width,
+        along is problem.k,
+        tuple(_inflation(tensor, at, own, _first(along, min(side, lanes))) for side in sides),
+        round(elements * tensor.size * _inflation(tensor, at, own, own)),
+    )
+
+
+def _first(loops: Iterable[Dimension], count: int) -> list[Dimension]:
+    """The first ``count`` indices of flattened loops, as loops."""
+    found = []
+    for each in loops:
+        found.append(replace(each, extent=min(each.extent, count), inside=-1))
+        count = ceil(count / each.extent)
+    return found
+
+
+def _inflation(
+    tensor: Tensor, at: int, own: Sequence[Dimension], taken: Sequence[Dimension]
+) -> float:
+    """Bytes of sectors for each byte of the indices ``taken`` of a tensor's ``own`` loops.
+
+    They lie in runs; a run begins anywhere in a sector where strides do not keep it at the start.
+    """
+    size, near = tensor.size, max(1, SECTOR_BYTES // tensor.size)
+    run, step = 1, near
+    for each in by_stride([x for x in taken if x.strides[at] and x.extent > 1], at):
+        stride = abs(each.strides[at])
+        if stride != run:
+            step = min(step, max(stride // run, 1))
+            break
+        run *= each.extent
+    far = (each.strides[at] * size for each in own if abs(each.strides[at]) >= run)
+    used = run * size
+    moved = ceil(used / SECTOR_BYTES) * SECTOR_BYTES
+    if any(stride % SECTOR_BYTES for stride in far):
+        moved = used + SECTOR_BYTES - min(size, SECTOR_BYTES)
+    return min(moved / used, step)
+
+
 def factor_type(problem: Problem, at: int, tile: Tile) -> str:
     """The type Factor of A or B: how it is read."""
     tensor, loops, side = (
         (problem.a, problem.m, tile.m) if at == A else (problem.b, problem.n, tile.n)
     )
-    by_tile = _nearest(loops, at) <= _nearest(problem.k, at)
+    by_tile = _is_along_tile(problem, at, loops)
     along, most = (loops, side) if by_tile else (problem.k, tile.k)
     width = vector_width(problem, tensor, at, along, most)
     return (

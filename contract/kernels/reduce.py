@@ -11,8 +11,9 @@ from math import ceil, gcd, prod
 
 from contract.compute import is_complex, item_size
 from contract.errors import NotSupportedError
+from contract.kernels.architectures import Architecture
 from contract.kernels.call import Fields, KernelCall, Memory, Pointer, entry_stub
-from contract.kernels.configurations import REDUCE, Architecture, ReduceRow
+from contract.kernels.configurations import REDUCE, ReduceRow
 from contract.kernels.loops import Dimension, capacity, put_loop
 from contract.kernels.names import binary_name, operator_name, type_name
 from contract.layout import fuse, offset_bounds, packed_strides

@@ -16,7 +16,7 @@ import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
 
 from contract.descriptors import TensorDescriptor
-from contract.heuristics import gpu
+from contract.kernels.architectures import architecture_of
 from contract.kernels.call import (
     BlasCall,
     DeviceCall,
@@ -27,7 +27,6 @@ from contract.kernels.call import (
     TensorMap,
     packed,
 )
-from contract.kernels.configurations import architecture_of
 from contract.kernels.lower import lower
 from contract.layout import offset_bounds, packed_strides, span
 from contract.plan import Plan, Scalar, Step
@@ -93,15 +92,16 @@ class DevicePlan(Loaded):
 class DeviceExecutor:
     """Prepares plans for one GPU; owns its kernels and a cuBLAS handle. Safe for many threads.
 
-    ``hopper``: large products may be done by the kernel for sm_90a.
+    ``hopper``: large products may be done by the kernel for sm_90a. ``tf32``: products may be
+    formed in tf32 where their compute type allows it.
     """
 
-    def __init__(self, cupy: Any, device: int, hopper: bool = False) -> None:
+    def __init__(self, cupy: Any, device: int, *, hopper: bool = False, tf32: bool = True) -> None:
         self.device = device
         self.arrays = DeviceArrays(cupy, device)
         capability = int(cupy.cuda.Device(device).compute_capability)
-        self.architecture = architecture_of(capability)
-        self.machine = gpu(capability)
+        known = architecture_of(capability)
+        self.machine = self.architecture = known if tf32 else known.without_tf32()
         self._cupy = cupy
         self._hopper = hopper
         self._lock = threading.Lock()
@@ -118,25 +118,29 @@ class DeviceExecutor:
 
     def load(self, plan: Plan) -> DevicePlan:
         """Lower every step of ``plan`` and build its kernels."""
-        calls = [call for step in plan.steps for call in self._lowered(plan, step)]
-        kernels = [call for call in calls if isinstance(call, KernelCall)]
-        scratch = max((call.scratch for call in kernels), default=0)
-        begin = rounded(plan.workspace)
+        calls = self._lowered(plan)
         instead = plan.addend_only
         return DevicePlan(
             plan=plan,
             arrays=self.arrays,
             launches=self._built(calls),
             addend_only=None if instead is None else self._built_when_asked(plan, instead),
-            offsets=(*(offset for offset in plan.offsets if offset >= 0), begin),
-            required_workspace=begin + scratch if scratch else plan.workspace,
+            offsets=(*(offset for offset in plan.offsets if offset >= 0), rounded(plan.workspace)),
+            required_workspace=_required(plan, calls),
             reads_addend=plan.addend is not None,
             new_output=allocator(self._cupy, plan.slots[plan.output].tensor),
             allocate=self._cupy.cuda.alloc,
-            reasons=tuple(call.reason for call in kernels),
+            reasons=tuple(call.reason for call in calls if isinstance(call, KernelCall)),
         )
 
-    def _lowered(self, plan: Plan, step: Step) -> tuple[DeviceCall, ...]:
+    def workspace(self, plan: Plan) -> int:
+        """The ``required_workspace`` of ``plan``; no kernel is built."""
+        return _required(plan, self._lowered(plan))
+
+    def _lowered(self, plan: Plan) -> list[DeviceCall]:
+        return [call for step in plan.steps for call in self._lower(plan, step)]
+
+    def _lower(self, plan: Plan, step: Step) -> tuple[DeviceCall, ...]:
         return lower(plan, step, self.architecture, self._hopper)
 
     def _built_when_asked(self, plan: Plan, step: Step) -> Callable[[], tuple[Launch, ...]]:
@@ -145,7 +149,7 @@ class DeviceExecutor:
 
         def launches() -> tuple[Launch, ...]:
             if not built:
-                built.append(self._built(self._lowered(plan, step)))
+                built.append(self._built(self._lower(plan, step)))
             return built[0]
 
         return launches
@@ -176,6 +180,12 @@ class DeviceExecutor:
             if self._blas is None:
                 self._blas = _Blas(self._cupy)
             return self._blas
+
+
+def _required(plan: Plan, calls: Sequence[DeviceCall]) -> int:
+    """Temporaries, then the largest scratch memory of a step."""
+    scratch = max((call.scratch for call in calls if isinstance(call, KernelCall)), default=0)
+    return rounded(plan.workspace) + scratch if scratch else plan.workspace
 
 
 # --- one kernel ---------------------------------------------------------------------------------
@@ -267,12 +277,19 @@ class _Blas:
         self._lock = threading.Lock()  # the handle's stream is set by every call
         runtime = cupy.cuda.runtime
         self._types = {
+            "float16": runtime.CUDA_R_16F,
+            "bfloat16": runtime.CUDA_R_16BF,
             "float32": runtime.CUDA_R_32F,
             "float64": runtime.CUDA_R_64F,
             "complex64": runtime.CUDA_C_32F,
             "complex128": runtime.CUDA_C_64F,
         }
-        self._compute = {"32F": cublas.CUBLAS_COMPUTE_32F, "64F": cublas.CUBLAS_COMPUTE_64F}
+        self._compute = {
+            "32F": cublas.CUBLAS_COMPUTE_32F,
+            "32F_FAST_TF32": cublas.CUBLAS_COMPUTE_32F_FAST_TF32,
+            "32F_FAST_16BF": cublas.CUBLAS_COMPUTE_32F_FAST_16BF,
+            "64F": cublas.CUBLAS_COMPUTE_64F,
+        }
         cublas.setMathMode(self._handle, cublas.CUBLAS_DEFAULT_MATH)
 
     def close(self) -> None:
@@ -280,9 +297,10 @@ class _Blas:
 
     def launch(self, call: BlasCall) -> Launch:
         """A function that calls cuBLAS with the call's addresses and alpha."""
-        cublas, kind, compute = self._cublas, self._types[call.dtype], self._compute[call.compute]
+        cublas, compute = self._cublas, self._compute[call.compute]
         operation = {False: cublas.CUBLAS_OP_N, True: cublas.CUBLAS_OP_T}
         a, b, d = call.a, call.b, call.d
+        kind_a, kind_b, kind_d = (self._types[each.dtype] for each in (a, b, d))
         sizes = operation[a.transposed], operation[b.transposed], call.m, call.n, call.k
         dtype = np.dtype(call.dtype)
         one, zero = np.ones(1, dtype), np.zeros(1, dtype)
@@ -303,15 +321,15 @@ class _Blas:
             with lock:
                 if call.batch == 1:
                     cublas.gemmEx(
-                        *(handle, *sizes, factors[0], x, kind, a.leading, y, kind, b.leading),
-                        *(factors[1], z, kind, d.leading, compute, algorithm),
+                        *(handle, *sizes, factors[0], x, kind_a, a.leading, y, kind_b, b.leading),
+                        *(factors[1], z, kind_d, d.leading, compute, algorithm),
                     )
                 else:
                     cublas.gemmStridedBatchedEx(
                         *(handle, *sizes, factors[0]),
-                        *(x, kind, a.leading, a.batch_stride),
-                        *(y, kind, b.leading, b.batch_stride),
-                        *(factors[1], z, kind, d.leading, d.batch_stride),
+                        *(x, kind_a, a.leading, a.batch_stride),
+                        *(y, kind_b, b.leading, b.batch_stride),
+                        *(factors[1], z, kind_d, d.leading, d.batch_stride),
                         *(call.batch, compute, algorithm),
                     )
 

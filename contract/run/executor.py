@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from contract.heuristics import Machine
+from contract.candidates import Machine
 from contract.plan import Plan
 from contract.run.arrays import Array, Arrays
 
@@ -76,6 +76,9 @@ class Executor(Protocol):
 
     def load(self, plan: Plan) -> Loaded:
         """Prepare every step of ``plan``."""
+
+    def workspace(self, plan: Plan) -> int:
+        """The bytes that ``plan`` would need, loaded."""
 
     def close(self) -> None:
         """Give back what the executor holds."""

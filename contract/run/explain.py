@@ -47,7 +47,7 @@ def _loop_rows(plan: Plan, step: Gemm | Gett) -> Iterator[Row]:
         )
 
 
-def _candidate_rows(candidates: Sequence[Candidate], most: int = 8) -> Iterator[Row]:
+def _candidate_rows(candidates: Sequence[Candidate], most: int = 12) -> Iterator[Row]:
     yield ("", "algorithm", "predicted", "why")
     for each in candidates[:most]:
         mark = "*" if each.chosen else ""

@@ -145,6 +145,10 @@ class HostExecutor:
             plain_product(plan),
         )
 
+    def workspace(self, plan: Plan) -> int:
+        """The ``required_workspace`` of ``plan``: preparing it is cheap."""
+        return self.load(plan).required_workspace
+
     def _prepare(self, plan: Plan, step: Step) -> Prepared:
         match step:
             case Gemm():

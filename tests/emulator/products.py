@@ -10,7 +10,10 @@ import numpy as np
 
 from contract.compute import ComputeType, is_complex, item_size, unit_roundoff
 from contract.descriptors import TensorDescriptor
+from contract.kernels.architectures import Architecture
 from contract.kernels.call import KernelCall
+from contract.kernels.gett_tiles import Workload
+from contract.kernels.product import held_by, problem_of
 from contract.layout import offset_bounds
 from contract.operators import Operator
 from contract.plan import Gett, Kind, Loop, Plan, Slot, SlotKind
@@ -194,6 +197,11 @@ class Data:
         finally:
             for memory in (*slots, scratch):
                 memory.free()
+
+
+def workload(made: Case, architecture: Architecture) -> Workload:
+    """What the product of a case asks of a machine."""
+    return problem_of(made.step(), held_by(made.plan(), made.step())).workload(architecture)
 
 
 def draw(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> Any:

@@ -9,17 +9,15 @@ from dataclasses import dataclass
 import pytest
 
 import contract as ct
-from contract.heuristics import gpu
+from contract.kernels.architectures import Architecture, architecture_of
 from contract.kernels.arithmetic import F64, F64_WIDE, TF32
 from contract.kernels.call import KernelCall
 from contract.kernels.configurations import (
     CORE_TILES,
     HOPPER_TILES,
-    Architecture,
     CoreTile,
     HopperTile,
     TensorTile,
-    architecture_of,
 )
 from contract.kernels.elementwise import elementwise_calls
 from contract.kernels.gett import gett_calls
@@ -97,7 +95,7 @@ def product(dtype: str, tile: CoreTile) -> Build:
         b = ct.Operand(tensor(dtype, 64, 128), "kc")
         d = ct.Operand(tensor(dtype, 64, 128, 32), "acb")
         preference = ct.PlanPreference(algo=ct.Algo.GETT)
-        plan = make_plan(ct.Contraction((a, b), d), preference, gpu(90))
+        plan = make_plan(ct.Contraction((a, b), d), preference, architecture_of(90))
         (call,) = gett_calls(plan, plan.steps[0], architecture, Share(tile, 1, 64))
         return call
 
@@ -258,7 +256,7 @@ def hopper_product(tile: HopperTile, dtype: str, modes: str) -> KernelCall:
     a, b = (ct.Operand(tensor(dtype, 4096, 4096), each) for each in modes.split(","))
     compute = ct.ComputeType.TF32 if dtype == "float32" else None
     operation = ct.Contraction((a, b), ct.Operand(tensor(dtype, 4096, 4096), "mn"), compute=compute)
-    plan = make_plan(operation, ct.PlanPreference(algo=ct.Algo.GETT), gpu(90))
+    plan = make_plan(operation, ct.PlanPreference(algo=ct.Algo.GETT), architecture_of(90))
     (call,) = hopper_calls(plan, plan.steps[0], architecture_of(90), tile) or ()
     return call
 

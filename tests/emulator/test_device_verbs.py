@@ -77,6 +77,9 @@ class BorrowedExecutor:
         self.plans.append(plan)
         return Borrowed(self, plan)
 
+    def workspace(self, plan: Plan) -> int:
+        return self.host.workspace(plan)
+
     def close(self) -> None:
         self.host.close()
 

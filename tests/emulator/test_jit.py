@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.heuristics import gpu
+from contract.kernels.architectures import architecture_of
 from contract.kernels.call import KernelCall
-from contract.kernels.configurations import architecture_of
 from contract.kernels.lower import lower
 from contract.plan import Plan
 from contract.planner import make_plan
@@ -30,19 +29,19 @@ def product(text: str, compute: str, preference: ct.PlanPreference = JIT) -> Pla
     inputs, output = text.split("->")
     a, b = (operand(modes, extents) for modes in inputs.split(","))
     made = ct.Contraction((a, b), operand(output, extents), compute=ct.ComputeType(compute))
-    return make_plan(made, replace(preference, algo=ct.Algo.GETT), gpu(90))
+    return make_plan(made, replace(preference, algo=ct.Algo.GETT), architecture_of(90))
 
 
 def permutation(preference: ct.PlanPreference = JIT) -> Plan:
     extents = {"a": 20, "b": 7, "c": 33}
     made = ct.ElementwiseOperation((operand("abc", extents),), operand("cab", extents))
-    return make_plan(made, preference, gpu(90))
+    return make_plan(made, preference, architecture_of(90))
 
 
 def reduction(preference: ct.PlanPreference = JIT) -> Plan:
     extents = {"a": 20, "b": 7, "c": 33, "k": 5}
     made = ct.Reduction((operand("akcb", extents),), operand("cb", extents))
-    return make_plan(made, preference, gpu(90))
+    return make_plan(made, preference, architecture_of(90))
 
 
 def found(device: Device, plan: Plan) -> bytes:

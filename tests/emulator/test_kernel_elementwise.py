@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import contract as ct
+from contract.kernels.architectures import architecture_of
 from contract.kernels.call import Arguments, KernelCall
-from contract.kernels.configurations import architecture_of
 from contract.kernels.elementwise import elementwise_calls
 from contract.planner import make_plan
 from tests.reference import UNARY

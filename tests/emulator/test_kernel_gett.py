@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from contract.compute import item_size
-from contract.kernels.configurations import ARCHITECTURES, CORE_TILES, CoreTile, architecture_of
+from contract.kernels.architectures import ARCHITECTURES, architecture_of
+from contract.kernels.configurations import CORE_TILES, CoreTile
 from contract.kernels.gett import gett_calls
-from contract.kernels.gett_tiles import Extents, Share, Workload, share
+from contract.kernels.gett_model import share
+from contract.kernels.gett_tiles import Extents, Share
 from contract.operators import Operator
 
 from .device import Device, Options, Schedule
 from .launching import run_call
-from .products import HAVE, Case, Data, Layout, case, check, modes
+from .products import HAVE, Case, Data, Layout, case, check, modes, workload
 
 Rng = np.random.Generator
 HOPPER = architecture_of(90)
@@ -295,21 +297,25 @@ def test_more_indices_than_31_bits_are_counted_in_64() -> None:
 
 
 @pytest.mark.parametrize(
-    ("extents", "tile", "parts"),
+    ("extents", "tiles", "parts"),
     [
-        (Extents(1, 4096, 4096, 4096), LARGE, False),
-        (Extents(1, 1, 1, 10**7), DOT, True),
-        (Extents(10**5, 4, 4, 4), TINY4, False),
-        (Extents(10**5, 8, 8, 8), TINY8, False),
-        (Extents(1, 10**6, 1, 100), GEMV, False),
-        (Extents(1, 1, 10**6, 100), VECMAT, False),
-        (Extents(1, 64, 64, 10**5), MEDIUM, True),
+        (Extents(1, 4096, 4096, 4096), (LARGE,), False),
+        (Extents(1, 1, 1, 10**7), (DOT,), True),
+        (Extents(10**5, 4, 4, 4), (TINY4,), False),
+        (Extents(10**5, 8, 8, 8), (TINY8,), False),
+        (Extents(1, 10**6, 1, 100), (GEMV,), False),
+        (Extents(1, 4, 10**6, 100), (VECMAT,), False),
+        (Extents(1, 64, 64, 10**5), (MEDIUM, SMALL, DEEP), True),
     ],
 )
-def test_tiles_fit_the_shape(extents: Extents, tile: CoreTile, parts: bool) -> None:
+def test_tiles_fit_the_shape(extents: Extents, tiles: tuple[CoreTile, ...], parts: bool) -> None:
     """Large tiles for large products, long ones for vectors; parts where blocks are too few."""
+    sizes = {"l": extents.l, "m": extents.m, "n": extents.n, "k": extents.k}
+    made = case(modes(**{kind: (n,) for kind, n in sizes.items()}), tensors="abd", first=(3,))
     for architecture in ARCHITECTURES:
-        chosen = share(Workload(extents, 4, 4, "float32"), architecture)
-        assert chosen.tile == tile
+        work = workload(made, architecture)
+        assert work.extents == extents
+        chosen = share(work, architecture)
+        assert chosen.tile in tiles
         assert (chosen.parts > 1) is parts
         assert (chosen.parts - 1) * chosen.part_k < extents.k <= chosen.parts * chosen.part_k

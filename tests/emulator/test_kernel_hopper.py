@@ -12,8 +12,9 @@ import contract as ct
 from contract.compute import ComputeType
 from contract.handle import Handle
 from contract.kernels import hopper
+from contract.kernels.architectures import architecture_of
 from contract.kernels.call import KernelCall, MapType, Memory, Pointer, TensorMap
-from contract.kernels.configurations import HOPPER_TILES, HopperTile, architecture_of
+from contract.kernels.configurations import HOPPER_TILES, HopperTile
 from contract.kernels.hopper import hopper_calls
 from contract.kernels.jit import baked
 from contract.kernels.lower import lower

@@ -11,8 +11,8 @@ import pytest
 
 from contract.descriptors import TensorDescriptor
 from contract.kernels import reduce
+from contract.kernels.architectures import architecture_of
 from contract.kernels.call import KernelCall
-from contract.kernels.configurations import architecture_of
 from contract.layout import offset_bounds
 from contract.operators import BinaryOperator, Operator
 from contract.plan import Plan, Scalar, Slot, SlotKind, Source, View

@@ -11,21 +11,16 @@ import pytest
 
 from contract.compute import ComputeType, item_size
 from contract.kernels import arithmetic as known
+from contract.kernels.architectures import ARCHITECTURES, Architecture, architecture_of
 from contract.kernels.arithmetic import arithmetic
-from contract.kernels.configurations import (
-    ARCHITECTURES,
-    GETT,
-    Arithmetic,
-    TensorTile,
-    architecture_of,
-    tensor_tiles,
-)
+from contract.kernels.configurations import Arithmetic, TensorTile, tensor_tiles
 from contract.kernels.gett import gett_calls
-from contract.kernels.gett_tiles import Extents, Share, Workload, resident, share
+from contract.kernels.gett_model import share
+from contract.kernels.gett_tiles import Share, resident
 from contract.operators import Operator
 
 from .device import Device, Options, Schedule
-from .products import Case, Data, case, check, modes
+from .products import Case, Data, case, check, modes, workload
 from .tensor_cases import HALF, KINDS, WITH_ALL_TILES, Kind, laid_out, tiles
 
 Rng = np.random.Generator
@@ -305,27 +300,30 @@ def tensor_example() -> tuple[Any, ...]:
 def test_tensor_cores_serve_what_they_can_keep(
     types: tuple[str, str], dtype: str, compute: ComputeType | None, unit: Arithmetic | None
 ) -> None:
-    found = arithmetic(types, dtype, compute, (Operator.IDENTITY,) * 2, 90)
+    found = arithmetic(types, dtype, compute, (Operator.IDENTITY,) * 2, HOPPER)
     assert found == (() if unit is None else (unit,))
-    assert arithmetic(types, dtype, compute, (), 60) == ()
+    assert arithmetic(types, dtype, compute, (), architecture_of(60)) == ()
 
 
 def test_operators_with_more_bits_are_not_rounded_to_16() -> None:
     types = ("float16", "float16")
     for operator, there in ((Operator.NEG, True), (Operator.EXP, False)):
-        found = arithmetic(types, "float32", ComputeType.F32, (operator, Operator.IDENTITY), 90)
+        found = arithmetic(types, "float32", ComputeType.F32, (operator, Operator.IDENTITY), HOPPER)
         assert bool(found) is there
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda x: f"sm_{x.capability}")
-def test_shares_fit_the_architecture(architecture: Any) -> None:
+def test_shares_fit_the_architecture(architecture: Architecture) -> None:
     """Large products by tensor cores where there are any; shared memory is never too small."""
+    sides, rates = modes(m=(8192,), n=(8192,), k=(8192,)), architecture.rates
     for unit, size, dtype in ((known.TF32, 4, "float32"), (known.F64, 8, "float64")):
-        work = Workload(Extents(1, 8192, 8192, 8192), size, size, dtype, (unit,))
+        made = case(sides, dtype, "abd")
+        work = replace(workload(made, architecture), arithmetic=(unit,))
         chosen = share(work, architecture)
-        row = GETT[architecture.capability]
-        faster = row.tf32 > row.single if unit is known.TF32 else row.f64 > row.double
-        assert isinstance(chosen.tile, TensorTile) is faster
+        tensor, core = (
+            (rates.tf32, rates.single) if unit is known.TF32 else (rates.f64, rates.double)
+        )
+        assert tensor == core or isinstance(chosen.tile, TensorTile) is (tensor > core)
         for tile in tensor_tiles(unit, size, dtype):
             fits = architecture.shared // (tile.storage(size, size, dtype) + 1024)
             assert resident(work, tile, architecture) <= min(tile.resident, fits)
@@ -333,7 +331,8 @@ def test_shares_fit_the_architecture(architecture: Any) -> None:
 
 def test_the_last_wave_is_shared() -> None:
     """One tile more than the machine has room for would double the time."""
-    work = Workload(Extents(1, 12 * 256, 11 * 128 + 1, 8192), 4, 4, "float32", (known.TF32,))
+    sides = modes(m=(12 * 256,), n=(11 * 128 + 1,), k=(8192,))
+    work = workload(case(sides, tensors="abd", compute=ComputeType.TF32), HOPPER)
     chosen = share(work, HOPPER)
     alone = 132 * resident(work, chosen.tile, HOPPER)
     assert chosen.tiles(work.extents) % alone == 0 or chosen.parts > 1

@@ -12,16 +12,11 @@ import pytest
 
 import contract as ct
 from contract.compute import item_size
-from contract.heuristics import gpu
 from contract.kernels import elementwise
+from contract.kernels.architectures import architecture_of
 from contract.kernels.arithmetic import F16, F64_WIDE, TF32, TF32X3
 from contract.kernels.call import KernelCall
-from contract.kernels.configurations import (
-    HOPPER_TILES,
-    Arithmetic,
-    architecture_of,
-    tensor_tiles,
-)
+from contract.kernels.configurations import HOPPER_TILES, Arithmetic, tensor_tiles
 from contract.kernels.elementwise import elementwise_calls
 from contract.kernels.gett import gett_calls
 from contract.kernels.gett_tiles import Share
@@ -70,7 +65,7 @@ def compute(
     lowered: Callable[..., tuple[KernelCall, ...]] = lowered,
 ) -> np.ndarray:
     """The operation by kernels whose source went through ``change``."""
-    plan = make_plan(operation, ct.PlanPreference(algo=algorithm(operation)), gpu(90))
+    plan = make_plan(operation, ct.PlanPreference(algo=algorithm(operation)), architecture_of(90))
     slots = [device.upload(x.ravel("K")) for x in inputs]
     slots.insert(plan.output, device.allocate(out.nbytes))
     for step in plan.steps:

@@ -13,19 +13,17 @@ PACKAGE = Path(contract.__file__).parent
 LEVELS = (
     {"errors", "text", "lattice"},
     {"config", "layout", "compute", "workspace", "order", "cache"},
-    {"operators", "heuristics", "expression"},
-    {"descriptors"},
-    {"plan"},
-    {"products"},
-    {"matrix_options", "panel_options"},
+    {"operators", "heuristics", "expression", "kernels.architectures"},
+    {"descriptors", "kernels.blas_model", "kernels.configurations", "kernels.names"},
+    {"kernels.arithmetic", "kernels.gett_tiles"},
+    {"plan", "kernels.gett_model"},
+    {"products", "kernels.call"},
+    {"kernels.loops", "packing", "panel_options"},
+    {"kernels.product", "kernels.blas", "matrix_options"},
+    {"host_options", "device_options"},
     {"candidates"},
     {"planner"},
-    {"kernels.call", "kernels.configurations", "kernels.names"},
-    {"kernels.loops"},
-    {"kernels.blas", "kernels.elementwise", "kernels.jit", "kernels.gett_tiles", "kernels.reduce"},
-    {"kernels.arithmetic"},
-    {"kernels.product"},
-    {"kernels.gett", "kernels.hopper"},
+    {"kernels.elementwise", "kernels.gett", "kernels.hopper", "kernels.jit", "kernels.reduce"},
     {"kernels.lower"},
     {"run.explain", "run.workers", "run.blas_threads", "run.host_views", "run.cupy_module"},
     {"run.tensor_maps", "run.kernel_modules"},
@@ -50,7 +48,7 @@ LEVELS = (
     {"__main__"},
 )
 ARRAY_LIBRARIES = {"numpy", "cupy", "numba", "torch", "jax"}
-PLANNING = set().union(*LEVELS[:16])
+PLANNING = set().union(*LEVELS[:14])
 
 
 def modules() -> dict[str, Path]:

@@ -18,9 +18,10 @@ def test_settings_read_every_variable() -> None:
         "CONTRACT_NUM_THREADS": "3",
         "CONTRACT_HOST_KERNELS": "numpy",
         "CONTRACT_HOPPER": "1",
+        "NVIDIA_TF32_OVERRIDE": "0",
     }
     assert set(given) == {variable.name for variable in VARIABLES}
-    assert Settings.from_environment(given) == Settings(False, 3, "numpy", True)
+    assert Settings.from_environment(given) == Settings(False, 3, "numpy", True, False)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,118 @@
+"""One pairwise product -> its candidates on the host: steps, each with a predicted cost.
+
+The ways are those of the literature: Gemm (operands used where they lie), Gett by panels or
+loop by loop, TTGT (permute, multiply, permute), and element by element where nothing is summed.
+"""
+
+from collections.abc import Iterator
+from math import prod
+
+from contract.descriptors import Algo
+from contract.heuristics import Cpu
+from contract.matrix_options import Blas, Transposed, gemms, transposed, why_gemm, why_transposed
+from contract.panel_options import panel_options
+from contract.plan import Gett, Kind, Loop, Product
+from contract.products import (
+    STRIDE_A,
+    STRIDE_B,
+    STRIDE_C,
+    STRIDE_D,
+    Option,
+    ProductProblem,
+    Stride,
+    elementwise_step,
+    extent_of,
+    has_lone_sum,
+    loop_table,
+    product_step,
+    run_length,
+)
+
+__all__ = ["host_options"]
+
+BLAS = Blas(adds=False, halves=False)  # NumPy's matmul
+
+
+def host_options(problem: ProductProblem, cpu: Cpu) -> list[Option]:
+    """Every way to solve ``problem`` on the host, unordered, at least one.
+
+    A mode summed over that one operand has not is left to the loops.
+    """
+    loops = loop_table(problem)
+    found = [_loop_option(problem, loops, cpu)]
+    if has_lone_sum(loops):
+        return found
+    found += _elementwise_options(problem, loops, cpu)
+    for step in gemms(problem, loops, BLAS):
+        found.append(
+            Option(Algo.GEMM, _gemm_seconds(step, cpu), why_gemm(step), (step,), problem.d)
+        )
+    if prod(loop.extent for loop in loops) > cpu.loop_product:
+        found += panel_options(problem, loops, cpu)
+    found += _transposed_options(problem, loops, cpu)
+    return found
+
+
+def _loop_option(problem: ProductProblem, loops: tuple[Loop, ...], cpu: Cpu) -> Option:
+    """No packing at all: right for any strides, and the quickest way for small products."""
+    step = product_step(Gett, problem, loops)
+    work = 2 * prod(loop.extent for loop in loops)
+    seconds = 2 * cpu.call + work / cpu.loop_flops.of(problem.dtype)
+    for stride in (STRIDE_A, STRIDE_B, STRIDE_D):
+        own = [loop for loop in loops if stride(loop)]
+        seconds += cpu.stream_seconds(extent_of(own), run_length(own, stride), step.dtype)
+    return Option(Algo.GETT, seconds, "loop by loop, nothing packed", (step,), problem.d)
+
+
+def _elementwise_options(
+    problem: ProductProblem, loops: tuple[Loop, ...], cpu: Cpu
+) -> Iterator[Option]:
+    """Nothing is summed: d = a * b with broadcast strides."""
+    if any(loop.kind is Kind.K for loop in loops):
+        return
+    step = elementwise_step(problem)
+    elements = prod(step.extents)
+    seconds = cpu.call + elements / (2 * cpu.transpose_rate)
+    along = _fastest(loops, STRIDE_D)
+    for stride in (STRIDE_A, STRIDE_B, STRIDE_D):
+        own = [loop for loop in loops if stride(loop)]
+        seconds += cpu.stream_seconds(extent_of(own), cpu.line, problem.dtype)
+        if along is not None and stride(along) and _fastest(loops, stride) is not along:
+            seconds += elements / cpu.transpose_rate
+    reason = "element by element, nothing summed"
+    yield Option(Algo.ELEMENTWISE, seconds, reason, (step,), problem.d)
+
+
+def _fastest(loops: tuple[Loop, ...], stride: Stride) -> Loop | None:
+    """The loop that runs nearest in memory, None for a scalar."""
+    own = [loop for loop in loops if stride(loop)]
+    return min(own, key=lambda loop: abs(stride(loop)), default=None)
+
+
+def _transposed_options(
+    problem: ProductProblem, loops: tuple[Loop, ...], cpu: Cpu
+) -> Iterator[Option]:
+    """The whole-tensor way with the fewest bytes permuted."""
+    found = [_transposed_option(each, problem, cpu) for each in transposed(problem, loops, BLAS)]
+    if found:
+        yield min(found, key=lambda option: (option.temporary_bytes, option.seconds))
+
+
+def _transposed_option(each: Transposed, problem: ProductProblem, cpu: Cpu) -> Option:
+    temporaries = each.packing.temporaries
+    seconds = _gemm_seconds(each.gemm, cpu) + sum(
+        cpu.call + cpu.copy_seconds(prod(t.extents), 64, t.dtype, True, prod(t.extents)) * 2
+        for t in temporaries
+    )
+    reason = f"{why_transposed(each.packing)}, one Gemm"
+    return Option(Algo.TTGT, seconds, reason, each.steps, problem.d, temporaries)
+
+
+def _gemm_seconds(step: Product, cpu: Cpu) -> float:
+    m, n, k = step.extent(Kind.M), step.extent(Kind.N), step.extent(Kind.K)
+    count = step.extent(Kind.BATCH)
+    seconds = cpu.call + cpu.product_seconds(count, m, n, k, step.dtype)
+    for stride in (STRIDE_A, STRIDE_B, STRIDE_D, *[STRIDE_C] * (step.c is not None)):
+        own = [loop for loop in step.loops if stride(loop)]
+        seconds += cpu.stream_seconds(extent_of(own), run_length(own, stride), step.dtype)
+    return seconds

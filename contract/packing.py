@@ -1,0 +1,167 @@
+"""Products on permuted copies: operands in the order of a matrix, and the way back to D."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from itertools import product as combinations
+
+from contract.compute import accumulator
+from contract.descriptors import TensorDescriptor
+from contract.layout import packed_strides
+from contract.operators import BinaryOperator, Operator
+from contract.plan import Elementwise, Kind, Loop, Permute, Scalar, Step
+from contract.products import (
+    STRIDE_A,
+    STRIDE_B,
+    STRIDE_D,
+    ProductProblem,
+    Stride,
+    Term,
+    extent_of,
+    first_stride,
+    is_matrix,
+)
+
+__all__ = ["Orders", "Permuted", "is_flat_matrix", "matrix_orders", "orders_of", "permuted"]
+
+Orders = Mapping[Kind, tuple[Loop, ...]]  # the loops of each kind, the fastest first
+
+
+@dataclass(frozen=True, slots=True)
+class Permuted:
+    """``before`` makes copies, ``inner`` is the problem on them, ``after`` makes D."""
+
+    before: tuple[Step, ...]
+    inner: ProductProblem
+    after: tuple[Step, ...]
+    temporaries: tuple[TensorDescriptor, ...]
+
+
+def matrix_orders(loops: tuple[Loop, ...]) -> Iterator[Orders]:
+    """The loops of each kind in the order in which one of the two tensors that have it does."""
+    for m, n, k in combinations((STRIDE_A, STRIDE_D), (STRIDE_B, STRIDE_D), (STRIDE_A, STRIDE_B)):
+        yield orders_of(loops, m, n, k)
+
+
+def orders_of(loops: tuple[Loop, ...], m: Stride, n: Stride, k: Stride) -> Orders:
+    """The loops of each kind by the stride given for it, those of batches by that of D."""
+    strides = {Kind.M: m, Kind.N: n, Kind.K: k, Kind.BATCH: STRIDE_D}
+    return {kind: _sorted(loops, kind, stride) for kind, stride in strides.items()}
+
+
+def _sorted(loops: tuple[Loop, ...], kind: Kind, stride: Stride) -> tuple[Loop, ...]:
+    return tuple(
+        sorted((loop for loop in loops if loop.kind is kind), key=lambda x: abs(stride(x)))
+    )
+
+
+def permuted(
+    problem: ProductProblem,
+    orders: Orders,
+    copied: Collection[Stride],
+    factors: str | None = None,
+) -> Permuted:
+    """The problem with copies of the operands ``copied``.
+
+    Copies of A and B are in the type ``factors``, their operators applied; None: as they are.
+    """
+    packing = _Packing(problem, problem.next_slot)
+    m, n, k, batch = (orders[kind] for kind in (Kind.M, Kind.N, Kind.K, Kind.BATCH))
+    a, b, d, c = problem.a, problem.b, problem.d, problem.c
+    if STRIDE_A in copied:
+        a = packing.operand(a, STRIDE_A, m, k, batch, factors)
+    if STRIDE_B in copied:
+        b = packing.operand(b, STRIDE_B, k, n, batch, factors)
+    if STRIDE_D in copied:
+        d, c = packing.result(m, n, batch), None
+    scaled = problem.scaled and d is problem.d
+    next_slot = problem.next_slot + len(packing.temporaries)
+    inner = replace(problem, a=a, b=b, d=d, c=c, scaled=scaled, next_slot=next_slot)
+    return Permuted(tuple(packing.before), inner, tuple(packing.after), tuple(packing.temporaries))
+
+
+class _Packing:
+    """Collects copies, the steps that make them, and the temporaries they lie in."""
+
+    def __init__(self, problem: ProductProblem, next_slot: int) -> None:
+        self.problem = problem
+        self.next_slot = next_slot
+        self.before: list[Step] = []
+        self.after: list[Step] = []
+        self.temporaries: list[TensorDescriptor] = []
+
+    def operand(
+        self,
+        term: Term,
+        stride: Stride,
+        rows: tuple[Loop, ...],
+        columns: tuple[Loop, ...],
+        batch: tuple[Loop, ...],
+        factors: str | None,
+    ) -> Term:
+        """A copy of ``term`` as a matrix."""
+        # The stride-1 loop stays fastest: such a copy moves rows instead of transposing.
+        inner, outer = rows, columns
+        if columns and (not rows or abs(stride(columns[0])) < abs(stride(rows[0]))):
+            inner, outer = columns, rows
+        packed = self._temporary((*inner, *outer, *batch), factors or term.dtype)
+        if factors is not None:
+            self.before.append(self._copy(term, packed, self.problem.dtype))
+            return packed
+        plain = replace(term, operator=Operator.IDENTITY)
+        self.before.append(self._copy(plain, packed, accumulator(term.dtype)))
+        return replace(packed, operator=term.operator)
+
+    def result(
+        self, rows: tuple[Loop, ...], columns: tuple[Loop, ...], batch: tuple[Loop, ...]
+    ) -> Term:
+        """A matrix to permute D from."""
+        packed = self._temporary((*rows, *columns, *batch), self.problem.dtype)
+        self.after.append(self._last(packed))
+        return packed
+
+    def _last(self, packed: Term) -> Step:
+        """The permutation from the packed product to D, scaled and added to C."""
+        problem = self.problem
+        alpha = Scalar.ALPHA if problem.scaled else None
+        copy = self._copy(packed, problem.d, problem.dtype)
+        source = replace(copy.source, scalar=alpha)
+        if problem.c is None:
+            return replace(copy, source=source)
+        addend = problem.c.source(copy.modes, Scalar.BETA)
+        add = (BinaryOperator.ADD,)
+        return Elementwise((source, addend), add, copy.target, copy.extents, copy.modes, copy.dtype)
+
+    def _temporary(self, loops: tuple[Loop, ...], dtype: str) -> Term:
+        modes = tuple(mode for loop in loops for mode in loop.modes)
+        extents = tuple(self.problem.extents[mode] for mode in modes)
+        tensor = TensorDescriptor(extents, None, dtype)
+        self.temporaries.append(tensor)
+        slot = self.next_slot + len(self.temporaries) - 1
+        return Term(slot, modes, packed_strides(extents), dtype)
+
+    def _copy(self, source: Term, target: Term, dtype: str) -> Permute:
+        modes = target.modes
+        extents = tuple(self.problem.extents[mode] for mode in modes)
+        return Permute(source.source(modes), target.view(modes), extents, modes, dtype)
+
+
+# --- what is a matrix already -----------------------------------------------------------------
+
+
+def is_flat_matrix(stride: Stride, rows: tuple[Loop, ...], columns: tuple[Loop, ...]) -> bool:
+    """Whether rows and columns are each one loop of the operand, and together a matrix."""
+    return (
+        _is_flat(stride, rows)
+        and _is_flat(stride, columns)
+        and is_matrix(
+            extent_of(rows),
+            first_stride(rows, stride),
+            extent_of(columns),
+            first_stride(columns, stride),
+        )
+    )
+
+
+def _is_flat(stride: Stride, loops: tuple[Loop, ...]) -> bool:
+    return all(stride(outer) == stride(inner) * inner.extent for inner, outer in pairwise(loops))
