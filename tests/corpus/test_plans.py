@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 import contract as ct
-from tests.corpus.cases import Case, case, rotated, tccg
+from contract.plan import Gett
+from tests.corpus.cases import CONTRACTIONS, Case, case, rotated, tccg
 from tests.corpus.checks import PLAIN, Scaling, assert_product, operands_of, values
 from tests.devices import Device
 from tests.reference import assert_bounded, roundoffs, wide
@@ -47,8 +49,16 @@ def contraction(
 
 
 def plans(device: Device, operation: Any) -> Iterator[Any]:
-    """Every candidate, and one that needs no workspace, if there is."""
-    yield from device.handle.candidates(operation, ct.PlanPreference())
+    """Every candidate, and one that needs no workspace, if there is.
+
+    Building an emulated kernel takes a second or two: there, one candidate of each algorithm.
+    """
+    if device.name == "emulated":
+        for algo in ct.Algo:
+            with suppress(ct.NotSupportedError):
+                yield device.handle.plan(operation, ct.PlanPreference(algo=algo))
+    else:
+        yield from device.handle.candidates(operation, ct.PlanPreference())
     with suppress(ct.InsufficientWorkspaceError):
         yield device.handle.plan(operation, ct.PlanPreference(workspace_limit=0))
 
@@ -89,11 +99,83 @@ def test_algorithms(device: Device, algo: ct.Algo, rng: np.random.Generator) -> 
     try:
         plan = device.handle.plan(operation, ct.PlanPreference(algo=algo))
     except ct.NotSupportedError:
-        assert algo in (ct.Algo.ELEMENTWISE, ct.Algo.ONE_PASS)
+        assert algo in (ct.Algo.ELEMENTWISE, ct.Algo.ONE_PASS, ct.Algo.TGETT)
         return
     out = device.array(d)
     device.handle.contract(plan, 1, *(device.array(x) for x in operands), 0, None, out)
     assert_product(device.numpy(out), each, operands)
+
+
+RANKED = [
+    (case("akb,kc->abc", 5, 33, 4, 17), "float32", "TF32"),
+    (case("mkl,lnk->nml", 9, 11, 3, 21), "float16", "32F"),
+]
+
+
+@pytest.mark.parametrize(("each", "dtype", "compute"), RANKED, ids=str)
+def test_every_rank_on_a_gpu(
+    gpu: Device, each: Case, dtype: str, compute: str, rng: np.random.Generator
+) -> None:
+    """Configurations of one kernel among them: all within the bound, each the same bits twice."""
+    each = rotated([each], (dtype,))[0]
+    operands, shape = operands_of(each, rng), each.shape(each.output)
+    d = np.full(shape, np.nan, dtype, order="F")
+    inputs = tuple(operand(x, term) for x, term in zip(operands, each.terms, strict=True))
+    wanted = ct.Contraction(inputs, operand(d, each.output), compute=ct.ComputeType(compute))
+    arrays = [gpu.array(x) for x in operands]
+    algorithms, configurations = set(), set()
+    for plan in gpu.handle.candidates(wanted, ct.PlanPreference()):
+        first, second = gpu.array(d), gpu.array(d)
+        for out in (first, second):
+            gpu.handle.contract(plan, 1, *arrays, 0, None, out)
+        assert_product(gpu.numpy(first), each, operands, compute=compute)
+        assert gpu.numpy(first).tobytes() == gpu.numpy(second).tobytes()
+        (chosen,) = {x.algo for row in plan.plan.considered for x in row if x.chosen}
+        algorithms.add(chosen)
+        configurations |= {s.share for s in plan.plan.steps if isinstance(s, Gett)}
+    assert algorithms >= {ct.Algo.GETT, ct.Algo.TTGT, ct.Algo.TGETT}
+    assert len(configurations) >= 6
+
+
+@pytest.mark.parametrize(
+    ("dtype", "compute"), [(dtype, kind) for dtype, kinds in CONTRACTIONS.items() for kind in kinds]
+)
+def test_cublas_keeps_what_is_promised(
+    gpu: Device, dtype: str, compute: str, rng: np.random.Generator
+) -> None:
+    """Sizes of 10^30, beyond the range of float16, among them."""
+    each = rotated([case("km,nk->mn", 41, 13, 21)], (dtype,))[0]
+    operands, shape = operands_of(each, rng), each.shape(each.output)
+    if dtype == "float32":
+        operands[0] *= np.float32(1e30)
+    c = np.asfortranarray(values(rng, shape, dtype))
+    d = np.full(shape, np.nan, dtype, order="F")
+    made = contraction(each, operands, d, c)
+    wanted = replace(made, compute=ct.ComputeType(compute))
+    plan = gpu.handle.plan(wanted, ct.PlanPreference(algo=ct.Algo.GEMM))
+    out = gpu.array(d)
+    gpu.handle.contract(plan, -1.5, *map(gpu.array, operands), 0.5, gpu.array(c), out)
+    assert_product(gpu.numpy(out), each, operands, Scaling(-1.5, 0.5, c), compute)
+
+
+@pytest.mark.parametrize("compute", ["TF32", "3XTF32", "16F"])
+@pytest.mark.parametrize("algo", [ct.Algo.GEMM, ct.Algo.GETT])
+def test_tf32_can_be_forbidden(
+    gpu: Device, compute: str, algo: ct.Algo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1 + 2^-12 and its like are rounded by tf32, and are not where it is forbidden."""
+    x = np.full((8, 16), 1 + 2.0**-12, "f4", order="F")
+    y, d = np.ones((16, 8), "f4", order="F"), np.empty((8, 8), "f4", order="F")
+    wanted = ct.Contraction(
+        (operand(x, "ik"), operand(y, "kj")), operand(d, "ij"), compute=ct.ComputeType(compute)
+    )
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    with ct.Handle(device=0) as handle:
+        plan = handle.plan(wanted, ct.PlanPreference(algo=algo))
+        out = gpu.array(d)
+        handle.contract(plan, 1, gpu.array(x), gpu.array(y), 0, None, out)
+        assert (gpu.numpy(out) == 16 * (1 + 2.0**-12)).all()
+        assert "forbids TF32" in str(plan)
 
 
 def test_reductions_in_a_workspace(device: Device, rng: np.random.Generator) -> None:
