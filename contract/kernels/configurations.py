@@ -148,6 +148,12 @@ class TensorTile:
         """Sums of ``size`` bytes side by side along m: in shared memory there are always enough."""
         return 16 // size if size > 1 else 8
 
+    @property
+    def type_name(self) -> str:
+        """The tile in tensor.cuh."""
+        sides = (self.l, self.m, self.n, self.k, self.warps_m, self.warps_n, self.stages)
+        return f"TensorTile<{', '.join(map(str, sides))}>"
+
     def storage(self, size_a: int, size_b: int, dtype: str) -> int:
         """Bytes of shared memory for the steps, or for sums on their way to D."""
         step = self.l * self.k * (self.m * size_a + self.n * size_b)

@@ -112,6 +112,8 @@ struct Cores {
     __device__ Storage() {}
   };
 
+  struct Given {};  // arguments beside the factors
+
   int group, l, first_m, first_n;
   Sum sum[TM][TN];
 

@@ -31,7 +31,7 @@ struct Gett {
   using Here = Place<Offset, 4, false>;
   static constexpr int TILE_PARTIALS = Tile::L * Tile::M * Tile::N * (int)(sizeof(Sum) / sizeof(Partial));
 
-  struct Arguments {
+  struct Arguments : MAIN::Given {
     const typename MAIN::TA *a;
     const typename MAIN::TB *b;
     const TC *c;

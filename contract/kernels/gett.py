@@ -1,11 +1,12 @@
 """Steps Gett, and Gemm where BLAS does not serve -> launches of the kernels in gett.cuh."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 
 from contract.errors import NotSupportedError
 from contract.kernels.architectures import Architecture
-from contract.kernels.call import Fields, KernelCall, Memory, Pointer, entry_stub
+from contract.kernels.call import Arguments, KernelCall, Memory, Pointer
+from contract.kernels.condition import Condition, begun, conditional_stub, headers
 from contract.kernels.configurations import CoreTile, TensorTile
 from contract.kernels.gett_model import share
 from contract.kernels.gett_tiles import Share, resident
@@ -24,15 +25,34 @@ from contract.kernels.product import (
 )
 from contract.plan import Gemm, Gett, Plan, Scalar
 
-__all__ = ["gett_calls"]
+__all__ = ["MainLoop", "gett_calls", "multiply"]
 
 HEADERS = ("types", "operators", "layout", "factors")
 MOST_BLOCKS = 1 << 30  # along x; the second dimension of the grid has the rest
 STATIC_SHARED = 48 << 10  # bytes of shared memory that a kernel has without asking
 
 
+@dataclass(frozen=True, slots=True)
+class MainLoop:
+    """How a block multiplies: the C++ type up to its factors, and the header that has it.
+
+    Beyond what a kernel has without asking, ``storage`` bytes of shared memory hold steps of the
+    factors and ``tables`` offsets stand beside them. ``given`` are arguments of its own.
+    """
+
+    name: str
+    headers: tuple[str, ...]
+    storage: int
+    tables: int
+    given: tuple[Pointer | int, ...] = ()
+
+
 def gett_calls(
-    plan: Plan, step: Gett | Gemm, architecture: Architecture, chosen: Share | None = None
+    plan: Plan,
+    step: Gett | Gemm,
+    architecture: Architecture,
+    chosen: Share | None = None,
+    condition: Condition | None = None,
 ) -> tuple[KernelCall, ...]:
     """One launch, or two where parts of k are summed apart; none where D has no elements.
 
@@ -43,24 +63,34 @@ def gett_calls(
     if 0 in (extents.l, extents.m, extents.n):
         return ()
     chosen = share(problem.workload(architecture), architecture) if chosen is None else chosen
-    product = _multiply(problem, chosen, architecture)
-    return (product,) if chosen.parts == 1 else (product, _add_parts(problem, chosen))
+    main = _main(problem, chosen)
+    product = multiply(problem, chosen, main, architecture, condition)
+    if chosen.parts == 1:
+        return (product,)
+    return product, _add_parts(problem, chosen, main, condition)
 
 
 # --- the launches -----------------------------------------------------------------------------
 
 
-def _multiply(problem: Problem, chosen: Share, architecture: Architecture) -> KernelCall:
+def multiply(
+    problem: Problem,
+    chosen: Share,
+    main: MainLoop,
+    architecture: Architecture,
+    condition: Condition | None = None,
+) -> KernelCall:
+    """The launch that multiplies."""
     items = chosen.items(problem.extents)
     return KernelCall(
-        headers=_headers(chosen),
-        stub=_stub(problem, chosen, "multiply"),
+        headers=_headers(main, condition),
+        stub=_stub(problem, chosen, main, "multiply", condition),
         entry="multiply",
         grid=_grid(min(items, _at_once(problem, chosen, architecture))),
         block=(chosen.tile.threads, 1, 1),
-        arguments=_arguments(problem, chosen).arguments(),
+        arguments=_arguments(problem, chosen, main, condition),
         reason=chosen.reason,
-        shared=_shared(problem, chosen),
+        shared=_shared(problem, main),
         scratch=chosen.scratch(problem.extents, problem.dtype),
     )
 
@@ -73,16 +103,18 @@ def _at_once(problem: Problem, chosen: Share, architecture: Architecture) -> int
     return max(1, resident(work, chosen.tile, architecture)) * architecture.multiprocessors
 
 
-def _add_parts(problem: Problem, chosen: Share) -> KernelCall:
+def _add_parts(
+    problem: Problem, chosen: Share, main: MainLoop, condition: Condition | None
+) -> KernelCall:
     return KernelCall(
-        headers=_headers(chosen),
-        stub=_stub(problem, chosen, "add_parts"),
+        headers=_headers(main, condition),
+        stub=_stub(problem, chosen, main, "add_parts", condition),
         entry="add_parts",
         grid=_grid(chosen.tiles(problem.extents) - chosen.whole),
         block=(chosen.tile.threads, 1, 1),
-        arguments=_arguments(problem, chosen).arguments(),
+        arguments=_arguments(problem, chosen, main, condition),
         reason=f"adds {chosen.parts} parts in order",
-        shared=_shared(problem, chosen),
+        shared=_shared(problem, main),
         scratch=chosen.scratch(problem.extents, problem.dtype),
     )
 
@@ -97,59 +129,62 @@ def _grid(blocks: int) -> tuple[int, int, int]:
     return across, down, 1
 
 
-def _shared(problem: Problem, chosen: Share) -> int:
+def _shared(problem: Problem, main: MainLoop) -> int:
     """Bytes of shared memory to ask for; 0 where the kernel's own suffice."""
-    tile = chosen.tile
-    if isinstance(tile, CoreTile):
-        return 0
-    offset = 8 if problem.is_wide else 4
-    tables = 3 * tile.l * (tile.m + tile.n) + 2 * tile.stages * tile.k
-    size = tile.storage(problem.a.size, problem.b.size, problem.dtype) + offset * tables + 64
+    size = main.storage + (8 if problem.is_wide else 4) * main.tables + 64
     return size if size > STATIC_SHARED else 0
 
 
 # --- the source -------------------------------------------------------------------------------
 
 
-def _headers(chosen: Share) -> tuple[str, ...]:
-    return (*HEADERS, "cores" if isinstance(chosen.tile, CoreTile) else "tensor", "gett")
+def _headers(main: MainLoop, condition: Condition | None) -> tuple[str, ...]:
+    return (*HEADERS, *main.headers, "gett", *headers(condition))
 
 
-def _stub(problem: Problem, chosen: Share, entry: str) -> str:
+def _stub(
+    problem: Problem, chosen: Share, main: MainLoop, entry: str, condition: Condition | None
+) -> str:
     tile = chosen.tile
     width = written_width(problem, tile)
-    return entry_stub(
+    return conditional_stub(
+        condition,
         entry,
         f"{tile.threads}, {tile.resident}" if isinstance(tile, TensorTile) else f"{tile.threads}",
         f"Gett<{type_name(problem.d.dtype)}, {capacity(len(problem.loops))},",
-        f"    {_main(problem, chosen)},",
-        f"        {factor_type(problem, A, tile)},",
-        f"        {factor_type(problem, B, tile)}>,",
-        f"    {addend_type(problem, width)}, {width}, {_shared(problem, chosen)}>;",
+        f"    {main.name},",
+        f"        {factor_type(problem, A, tile.m, tile.k)},",
+        f"        {factor_type(problem, B, tile.n, tile.k)}>,",
+        f"    {addend_type(problem, width)}, {width}, {_shared(problem, main)}>;",
         method=entry,
     )
 
 
-def _main(problem: Problem, chosen: Share) -> str:
-    """The type of the main loop, its factors left out."""
+def _main(problem: Problem, chosen: Share) -> MainLoop:
     types = f"{type_name(problem.dtype)}, {'long long' if problem.is_wide else 'int'}"
     match chosen.tile:
         case CoreTile() as tile:
             shape = (tile.l, tile.m, tile.n, tile.k, tile.thread_m, tile.thread_n)
             lanes = (tile.lanes_m, tile.lanes_n, tile.groups)
-            return f"Cores<CoreTile<{', '.join(map(str, (*shape, *lanes)))}>, {types}"
+            name = f"Cores<CoreTile<{', '.join(map(str, (*shape, *lanes)))}>, {types}"
+            return MainLoop(name, ("cores",), 0, 0)
         case TensorTile() as tile:
-            sides = (tile.l, tile.m, tile.n, tile.k, tile.warps_m, tile.warps_n, tile.stages)
-            shape_name = f"TensorTile<{', '.join(map(str, sides))}>"
-            return f"TensorCores<{shape_name}, {tile.arithmetic.unit}, {types}"
+            storage = tile.storage(problem.a.size, problem.b.size, problem.dtype)
+            tables = 3 * tile.l * (tile.m + tile.n) + 2 * tile.stages * tile.k
+            name = f"TensorCores<{tile.type_name}, {tile.arithmetic.unit}, {types}"
+            return MainLoop(name, ("tensor",), storage, tables)
 
 
 # --- the arguments ----------------------------------------------------------------------------
 
 
-def _arguments(problem: Problem, chosen: Share) -> Fields:
+def _arguments(
+    problem: Problem, chosen: Share, main: MainLoop, condition: Condition | None
+) -> Arguments:
     """The struct Arguments of Gett."""
-    fields, extents = Fields(), problem.extents
+    fields, extents = begun(condition), problem.extents
+    for given in main.given:
+        fields.integers((given,)) if isinstance(given, int) else fields.pointer(given)
     for tensor in (problem.a, problem.b, problem.c, problem.d):
         fields.pointer(None if tensor is None else tensor.pointer)
     fields.pointer(Pointer(Memory.SCRATCH) if chosen.parts > 1 else None)
@@ -165,4 +200,4 @@ def _arguments(problem: Problem, chosen: Share) -> Fields:
     loops = problem.loops
     for loop in (*loops, *[NOTHING] * (capacity(len(loops)) - len(loops))):
         put_loop(fields, loop)
-    return fields
+    return fields.arguments()

@@ -325,13 +325,11 @@ def _inflation(
     return min(moved / used, step)
 
 
-def factor_type(problem: Problem, at: int, tile: Tile) -> str:
-    """The type Factor of A or B: how it is read."""
-    tensor, loops, side = (
-        (problem.a, problem.m, tile.m) if at == A else (problem.b, problem.n, tile.n)
-    )
+def factor_type(problem: Problem, at: int, rows: int, k: int) -> str:
+    """The type Factor of A or B: how ``rows`` rows or columns of ``k`` k's are read."""
+    tensor, loops = (problem.a, problem.m) if at == A else (problem.b, problem.n)
     by_tile = _is_along_tile(problem, at, loops)
-    along, most = (loops, side) if by_tile else (problem.k, tile.k)
+    along, most = (loops, rows) if by_tile else (problem.k, k)
     width = vector_width(problem, tensor, at, along, most)
     return (
         f"Factor<{type_name(tensor.dtype)}, {operator_name(tensor.operator)}, "

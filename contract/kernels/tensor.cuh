@@ -435,6 +435,8 @@ struct TensorCores {
     __device__ Storage() {}
   };
 
+  struct Given {};  // arguments beside the factors
+
   int warp, l, first_m, first_n;
   Partial sum[PLANES][TM][TN][4];
 

@@ -1,6 +1,6 @@
 """Products for the tests of kernels: random layouts, their data, and what must come out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -184,8 +184,9 @@ class Data:
         calls: Sequence[KernelCall],
         scalars: Sequence[complex],
         options: Options | None = None,
+        seen: Callable[[Any], None] = lambda scratch: None,
     ) -> Any:
-        """D's memory after the launches; everything is freed."""
+        """D's memory after the launches; ``seen`` gets the bytes of scratch; all are freed."""
         case = self.case
         slots = [device.upload(self.flat[name]) for name in case.tensors]
         offsets = [case.origin(name) * item_size(case.types[name]) for name in case.tensors]
@@ -193,6 +194,7 @@ class Data:
         try:
             for call in calls:
                 run_call(device, call, slots, scalars, scratch, options, offsets)
+            seen(scratch.bytes)
             return slots[2].download(numpy_type(case.types["d"]))
         finally:
             for memory in (*slots, scratch):

@@ -18,7 +18,7 @@ LEVELS = (
     {"kernels.arithmetic", "kernels.gett_tiles"},
     {"plan", "kernels.gett_model"},
     {"products", "kernels.call"},
-    {"kernels.loops", "packing", "panel_options"},
+    {"kernels.condition", "kernels.loops", "packing", "panel_options"},
     {"kernels.product", "kernels.blas", "matrix_options"},
     {"host_options", "device_options"},
     {"candidates"},
