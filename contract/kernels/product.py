@@ -298,7 +298,7 @@ def _first(loops: Iterable[Dimension], count: int) -> list[Dimension]:
     found = []
     for each in loops:
         found.append(replace(each, extent=min(each.extent, count), inside=-1))
-        count = ceil(count / each.extent)
+        count = ceil(count / max(each.extent, 1))
     return found
 
 
