@@ -9,6 +9,7 @@ __all__ = [
     "ELEMENTWISE",
     "HOPPER_TILES",
     "REDUCE",
+    "SLICE_TILES",
     "Arithmetic",
     "CoreTile",
     "ElementwiseRow",
@@ -293,6 +294,25 @@ def tensor_tiles(arithmetic: Arithmetic, size: int, dtype: str) -> tuple[TensorT
         TensorTile(l, m, n, k, *warps, stages, resident, efficiency, reason, arithmetic)
         for l, m, n, warps, stages, resident, efficiency, reason in rows  # noqa: E741
     )
+
+
+DIGITS = Arithmetic("Digits", 32, 45, "int8", "8-bit slices of float64")
+
+# Most data ask for the products of slices of the orders 0 to 8, which are 45. A sum takes an
+# accumulator of 32 bits and one of float64, three registers, so that a warp has 32 x 32 of them,
+# 32 x 16 of complex numbers. Three steps of 64 k's are on their way.
+SLICE_TILES = {
+    "float64": (
+        TensorTile(1, 128, 64, 64, 4, 2, 4, 1, 0.60, "large", DIGITS),
+        TensorTile(1, 64, 64, 64, 2, 2, 4, 2, 0.50, "medium", DIGITS),
+        TensorTile(1, 32, 32, 64, 2, 2, 4, 4, 0.25, "small", DIGITS),
+    ),
+    "complex128": (
+        TensorTile(1, 64, 64, 64, 2, 4, 4, 1, 0.60, "large", DIGITS),
+        TensorTile(1, 64, 32, 64, 2, 2, 4, 2, 0.50, "medium", DIGITS),
+        TensorTile(1, 32, 16, 64, 2, 2, 4, 4, 0.25, "small", DIGITS),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)

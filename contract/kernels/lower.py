@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import assert_never
 
+from contract.compute import ComputeType
 from contract.descriptors import JitMode
 from contract.kernels.architectures import Architecture
 from contract.kernels.blas import blas_calls
@@ -12,6 +13,7 @@ from contract.kernels.gett import gett_calls
 from contract.kernels.hopper import hopper_calls
 from contract.kernels.jit import baked
 from contract.kernels.reduce import reduce_calls
+from contract.kernels.slices import slice_calls, slices_gain
 from contract.plan import (
     Elementwise,
     Gemm,
@@ -45,9 +47,13 @@ def _calls(
     plan: Plan, step: Step, architecture: Architecture, hopper: bool
 ) -> tuple[DeviceCall, ...]:
     match step:
+        case Gemm(compute=ComputeType.INT8X8) if slices_gain(plan, step, architecture):
+            return slice_calls(plan, step, architecture)
         case Gemm():
             before = _addend_in_place(plan, step, architecture)
             return (*before, *blas_calls(plan, step, architecture))
+        case Gett(compute=ComputeType.INT8X8):
+            return slice_calls(plan, step, architecture)
         case Gett():
             return _product(plan, step, architecture, hopper)
         case Permute() | Elementwise():

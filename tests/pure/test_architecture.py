@@ -24,6 +24,7 @@ LEVELS = (
     {"candidates"},
     {"planner"},
     {"kernels.elementwise", "kernels.gett", "kernels.hopper", "kernels.jit", "kernels.reduce"},
+    {"kernels.slices"},
     {"kernels.lower"},
     {"run.explain", "run.workers", "run.blas_threads", "run.host_views", "run.cupy_module"},
     {"run.tensor_maps", "run.kernel_modules"},
