@@ -15,6 +15,7 @@ from contract.kernels.call import KernelCall
 from contract.kernels.configurations import (
     CORE_TILES,
     HOPPER_TILES,
+    SLICE_TILES,
     CoreTile,
     HopperTile,
     TensorTile,
@@ -24,6 +25,7 @@ from contract.kernels.gett import gett_calls
 from contract.kernels.gett_tiles import Share
 from contract.kernels.hopper import hopper_calls
 from contract.kernels.reduce import reduce_calls
+from contract.kernels.slices import slice_calls
 from contract.planner import make_plan
 
 from . import nvrtc
@@ -136,6 +138,31 @@ def tensor_products(kind: Kind, rows: slice, directions: Sequence[tuple[str, str
     return found
 
 
+def slices(dtype: str, tile: TensorTile, entry: int) -> Build:
+    def build(architecture: Architecture) -> KernelCall:
+        a = ct.Operand(tensor(dtype, 64, 32, 64), "abk")
+        b = ct.Operand(tensor(dtype, 64, 128), "kc")
+        d = ct.Operand(tensor(dtype, 64, 128, 32), "acb")
+        operation = ct.Contraction((a, b), d, compute=ct.ComputeType.INT8X8)
+        plan = make_plan(operation, ct.PlanPreference(algo=ct.Algo.GETT), architecture_of(90))
+        return slice_calls(plan, plan.steps[0], architecture, tile)[entry]
+
+    return build
+
+
+MMA = ("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32", "cp.async.cg")
+SLICES = [
+    *(
+        Family(f"slices {dtype} {tile.m}x{tile.n}", slices(dtype, tile, 3), tile.resident, MMA)
+        for dtype, tiles in SLICE_TILES.items()
+        for tile in tiles
+    ),
+    *(
+        Family(f"{name} of {dtype}", slices(dtype, tiles[0], entry), 2)
+        for dtype, tiles in SLICE_TILES.items()
+        for entry, name in ((1, "needs"), (2, "digits"))
+    ),
+]
 LARGE = {"a": 512, "b": 256, "c": 32}
 BOTH = ("ld.global.v4", "st.global.v4")
 MOVERS = [
@@ -183,12 +210,15 @@ ALL_TENSOR = [
     if kind[0] is not (F64 if capability == 90 else F64_WIDE)
     for family in tensor_products(kind, slice(None), [("k", "k"), ("m", "n")])
 ]
+ALL_TENSOR += [(capability, family) for capability in (80, 90, 120) for family in SLICES]
 EVERYWHERE = [*MOVERS[:4], *MOVERS[9:11], *PRODUCTS[:2], *PRODUCTS[12:13]]
 CASES = [
     *((90, family) for family in (*MOVERS, *PRODUCTS)),
     *((capability, family) for capability in (80, 100) for family in EVERYWHERE),
     *((OLDEST, family) for family in (MOVERS[0], MOVERS[9], PRODUCTS[0])),
     *TENSOR,
+    *((capability, SLICES[0]) for capability in (80, 90, 120)),
+    *((90, family) for family in SLICES[-3:]),
 ]
 
 
@@ -233,7 +263,7 @@ def check_machine_code(capability: int, family: Family) -> None:
     assert call.stub.strip().count("\n") < 15
 
 
-WIDE = [*MOVERS, *(family for capability, family in TENSOR[::2] if capability == 90)]
+WIDE = [*MOVERS, SLICES[0], *(family for capability, family in TENSOR[::2] if capability == 90)]
 
 
 @pytest.mark.parametrize("family", WIDE, ids=[family.name for family in WIDE])
