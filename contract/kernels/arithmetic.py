@@ -34,7 +34,14 @@ _SINGLE = {
     ComputeType.F16X4: BF16X6,
     ComputeType.BF16X9: BF16X6,
 }
-_EXACT = {"float16": F16, "bfloat16": BF16, "int8": INT8, "uint8": UINT8}
+# By the type of both factors, which are multiplied as they are: the arithmetic, and types of sums.
+# Sums of 8-bit integers wrap around as any of up to 32 bits does.
+_EXACT = {
+    "float16": (F16, {"float32"}),
+    "bfloat16": (BF16, {"float32"}),
+    "int8": (INT8, {"int8", "int16", "int32"}),
+    "uint8": (UINT8, {"uint8", "uint16", "uint32", "int16", "int32"}),
+}
 # Operators whose results have no more bits than what they are applied to.
 _SAME_BITS = {Operator.IDENTITY, Operator.NEG, Operator.ABS, Operator.RELU, Operator.CONJ}
 WIDE_FROM = 90  # the capability from which on there are instructions for larger steps of float64
@@ -75,9 +82,7 @@ def _arithmetic(
         if len(set(types)) > 1 or not set(types) & {"float16", "bfloat16"}:
             return (_SINGLE[compute],)
     (common, *others) = set(types)
-    exact = _EXACT.get(common)
-    if others or exact is None or not _SAME_BITS.issuperset(operators):
+    exact, sums = _EXACT.get(common, (None, set()))
+    if others or exact is None or dtype not in sums or not _SAME_BITS.issuperset(operators):
         return ()
-    if dtype == common or dtype == "float32":
-        return (exact,)
-    return ()
+    return (exact,)

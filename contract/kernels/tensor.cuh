@@ -143,7 +143,8 @@ struct Int8 {
   using Words = Vector<unsigned, 2>;
   static constexpr int K = 32, PER = 8, PARTS = 1;
 
-  static __device__ bool split(const T (&x)[PER], Words (&parts)[PARTS]) {
+  template <class Integer>
+  static __device__ bool split(const Integer (&x)[PER], Words (&parts)[PARTS]) {
 #pragma unroll
     for (int w = 0; w < 2; ++w) {
       parts[0].at[w] = 0;

@@ -21,7 +21,7 @@ KINDS: list[Kind] = [
     (known.F16, HALF, "float32", None),
     (known.BF16, BRAIN, "float32", None),
     (known.INT8, {}, "int8", None),
-    (known.UINT8, {}, "uint8", None),
+    (known.UINT8, {"a": "uint8", "b": "uint8"}, "int32", None),
     (known.F64, {}, "float64", None),
     (known.F64_WIDE, {}, "float64", None),
     (known.TF32, {}, "complex64", ComputeType.TF32),

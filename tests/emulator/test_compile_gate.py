@@ -2,6 +2,7 @@
 shared memory within bounds, wide loads and stores where layouts allow them.
 """
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from contract.planner import make_plan
 from . import nvrtc
 from .device import Device
 from .products import case, modes
+from .sass import DisassemblerMissing, disassembler, instructions
 from .tensor_cases import KINDS, Kind, laid_out, tiles
 
 REGISTERS = 65536  # of a multiprocessor
@@ -272,6 +274,38 @@ def test_wide_accesses(device: Device, family: Family) -> None:
     text = nvrtc.compile_ptx(call.source, "sm_90", FLAGS).text
     for instruction in family.wide:
         assert instruction in text, f"no {instruction}"
+
+
+UNITS = {  # what each arithmetic is to become on 9.0, and how its operands are to arrive
+    "F16": {"HMMA", "LDGSTS", "LDSM"},
+    "Tf32<1>": {"HMMA", "LDGSTS"},
+    "Bf16<3>": {"HMMA", "LDGSTS"},
+    "F64<8>": {"DMMA", "LDGSTS"},
+    "Int8<signed char>": {"IMMA", "LDGSTS"},
+}
+
+
+@pytest.fixture(scope="module")
+def reads_machine_code() -> None:
+    try:
+        disassembler()
+    except DisassemblerMissing as missing:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(missing))
+
+
+@pytest.mark.usefixtures("reads_machine_code")
+@pytest.mark.parametrize("unit", UNITS)
+def test_units_are_in_the_machine_code(device: Device, unit: str) -> None:
+    kind = next(each for each in KINDS if each[0].unit == unit)
+    call = tensor_product(kind, tiles(kind)[2], ("m", "n"))(architecture_of(90))
+    assert UNITS[unit] <= instructions(nvrtc.compile_cubin(call.source, "sm_90", FLAGS).code)
+
+
+@pytest.mark.usefixtures("reads_machine_code")
+def test_wgmma_and_tma_are_in_the_machine_code(device: Device) -> None:
+    call = hopper_product(HOPPER_TILES[-1], "float16", "km,kn")
+    found = instructions(nvrtc.compile_cubin(call.source, "sm_90a", FLAGS).code)
+    assert {"HGMMA", "UTMALDG"} <= found
 
 
 # --- Hopper -------------------------------------------------------------------------------------
