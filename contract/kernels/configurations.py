@@ -172,7 +172,7 @@ Tile = CoreTile | TensorTile
 CORE_TILES = {
     4: (
         CoreTile(1, 128, 128, 8, 8, 8, 8, 4, 1, 2, 0.85, "large"),
-        CoreTile(1, 64, 64, 16, 8, 4, 8, 4, 1, 5, 0.70, "medium"),
+        CoreTile(1, 64, 64, 16, 8, 4, 8, 4, 1, 4, 0.70, "medium"),
         CoreTile(1, 32, 32, 32, 4, 4, 8, 4, 2, 6, 0.50, "small"),
         CoreTile(1, 16, 16, 64, 4, 4, 4, 4, 8, 6, 0.45, "small, long k"),
         CoreTile(1, 128, 16, 16, 4, 4, 8, 4, 1, 6, 0.45, "few columns"),

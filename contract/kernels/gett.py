@@ -150,7 +150,7 @@ def _stub(
     return conditional_stub(
         condition,
         entry,
-        f"{tile.threads}, {tile.resident}" if isinstance(tile, TensorTile) else f"{tile.threads}",
+        f"{tile.threads}, {tile.resident}",
         f"Gett<{type_name(problem.d.dtype)}, {capacity(len(problem.loops))},",
         f"    {main.name},",
         f"        {factor_type(problem, A, tile.m, tile.k)},",
