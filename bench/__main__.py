@@ -1,4 +1,7 @@
-"""python -m bench SUITE: run a suite, print its table, keep its numbers."""
+"""python -m bench SUITE: run a suite, print its table, keep its numbers.
+
+python -m bench candidates: the planner's candidates, predicted and measured.
+"""
 
 import argparse
 import sys
@@ -7,39 +10,49 @@ from dataclasses import replace
 from math import nan
 from pathlib import Path
 
+from bench.candidates import PLANS, candidates
 from bench.device import HOST, Ceilings, Device
 from bench.gpu import gpu
 from bench.measure import Facts, Outcome, Row, described, measure
 from bench.peers import DEFAULT, OURS, PEERS, find_peers
-from bench.report import Run, draw, header, line, rates, summary, write_json
+from bench.report import CONTESTANTS, Run, Table, draw, rates, summary, write_json
 from bench.suites import SUITES, Choice, Entry
+from contract.compute import ComputeType, Family, rule
+from contract.errors import UnsupportedTypeError
 
-DTYPES = ("float32", "float64", "complex64", "complex128")
+DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+WITHOUT_COMPUTE = ("permute", "overhead")  # suites of calls that are made without one
+EVERY_SUITE = {**SUITES, "candidates": candidates}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one suite; the exit status is 1 if any result was wrong or is missing."""
     arguments = tuple(sys.argv[1:] if argv is None else argv)
     asked = _parser().parse_args(arguments)
+    compute = compute_of(asked.suite, asked.dtype, asked.compute)
     device = HOST if asked.device == "host" else gpu(asked.cutensor)
-    peers = find_peers(_names(asked.peers) or DEFAULT[device.name], device.name)
-    choice = Choice(peers.found, asked.mode, asked.dtype, asked.limit_gflop, device)
-    entries = chosen(SUITES[asked.suite](choice), _names(asked.cases))
+    ranked = asked.suite == "candidates"
+    names = () if ranked else _names(asked.peers) or DEFAULT[device.name]
+    peers = find_peers(names, device.name, compute)
+    choice = Choice(peers.found, asked.mode, asked.dtype, compute, asked.limit_gflop, device)
+    entries = chosen(EVERY_SUITE[asked.suite](choice), _names(asked.cases))
     for name, why in peers.missing.items():
         print(f"missing: {name}: {why}")
-    before = device.ceilings(asked.dtype)
-    print(f"ceilings: {rates(before, asked.dtype)}")
-    title = f"{asked.suite} {asked.dtype} {asked.mode}"
+    before = device.ceilings(asked.dtype, compute)
+    kind = f"{asked.dtype} {asked.compute}".rstrip()
+    print(f"ceilings: {rates(before, kind)}")
+    title = f"{asked.suite} {kind} {asked.mode}"
     asked_for = (asked.suite, asked.mode, asked.dtype, asked.repeat, arguments)
-    run = Run(*asked_for, device, before, peers.versions, peers.missing)
-    for row in measured(entries, device, before, asked.repeat, title):
+    run = Run(*asked_for, device, before, peers.versions, peers.missing, compute=asked.compute)
+    table = PLANS if ranked else CONTESTANTS
+    for row in measured(entries, device, before, asked.repeat, title, table):
         run = replace(run, rows=(*run.rows, row))
         keep(asked.json, run)
     print(summary(run.rows))
     whole = len(run.rows) == len(entries)
     if whole:
-        after = device.ceilings(asked.dtype)
-        print(f"ceilings afterwards: {rates(after, asked.dtype)}")
+        after = device.ceilings(asked.dtype, compute)
+        print(f"ceilings afterwards: {rates(after, kind)}")
         keep(asked.json, replace(run, after=after))
     if asked.plot:
         draw(asked.plot, title, run.rows)
@@ -52,6 +65,18 @@ def keep(path: Path | None, run: Run) -> None:
         write_json(path, run)
 
 
+def compute_of(suite: str, dtype: str, name: str) -> ComputeType | None:
+    """The compute type of this name; SystemExit where the suite or the data's type has it not."""
+    if not name:
+        return None
+    if suite in WITHOUT_COMPUTE:
+        raise SystemExit(f"Compute types are of contractions: {suite} has none.")
+    try:
+        return rule(Family.CONTRACTION, (dtype, dtype), dtype, ComputeType(name)).compute
+    except UnsupportedTypeError as error:
+        raise SystemExit(str(error)) from error
+
+
 def chosen(entries: Sequence[Entry], ids: Sequence[str]) -> list[Entry]:
     """The entries with these ids, all where none is named; SystemExit for an unknown id."""
     known = [entry.id for entry in entries]
@@ -62,7 +87,12 @@ def chosen(entries: Sequence[Entry], ids: Sequence[str]) -> list[Entry]:
 
 
 def measured(
-    entries: Sequence[Entry], device: Device, found: Ceilings, repeat: int, title: str
+    entries: Sequence[Entry],
+    device: Device,
+    found: Ceilings,
+    repeat: int,
+    title: str,
+    table: Table = CONTESTANTS,
 ) -> Iterator[Row]:
     """Each entry made, measured and printed in turn; its operands are freed before the next.
 
@@ -73,8 +103,8 @@ def measured(
         row = row_of(entry, device, found, repeat)
         progress("")
         if at == 0:
-            print(header(title, list(row.outcomes)))
-        print(line(row), flush=True)
+            print(table.header(title, list(row.outcomes)))
+        print(table.line(row), flush=True)
         yield row
         if row.failures and device.lost():
             print(f"The device is lost: {len(entries) - at - 1} cases are left out.")
@@ -109,7 +139,7 @@ def _repeat(text: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("suite", choices=sorted(SUITES))
+    parser.add_argument("suite", choices=sorted(EVERY_SUITE))
     parser.add_argument("--device", choices=("host", "gpu"), default="host")
     parser.add_argument(
         "--peers", default="", help="of " + "; ".join(map(",".join, PEERS.values()))
@@ -117,6 +147,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cutensor", type=Path, help="the folder of libcutensor.so.2")
     parser.add_argument("--cases", default="", help="ids of cases (the first word of their rows)")
     parser.add_argument("--dtype", default="float64", choices=DTYPES)
+    parser.add_argument(
+        "--compute",
+        default="",
+        choices=[each.value for each in ComputeType],
+        help="minimum accuracy",
+    )
     parser.add_argument("--mode", choices=("fixed", "free"), default="fixed")
     parser.add_argument("--repeat", type=_repeat, default=5, help="samples per contestant, >= 5")
     parser.add_argument("--limit-gflop", type=float, help="scale cases down to this")

@@ -14,6 +14,7 @@ import opt_einsum
 
 from bench.device import Run
 from bench.reference import Path, split
+from contract.compute import ComputeType, accumulator
 
 ALIGNMENT = 256
 Execute = Callable[..., None]  # inputs, then the output
@@ -42,10 +43,19 @@ class Cutensor:
         self._preference = api.createPlanPreference(
             self._handle, api.ALGO_DEFAULT, api.JIT_MODE_NONE
         )
-        self._types = {"f": api.R_32F, "d": api.R_64F, "F": api.C_32F, "D": api.C_64F}
+        self._types = {
+            "float16": api.R_16F,
+            "bfloat16": api.R_16BF,
+            "float32": api.R_32F,
+            "float64": api.R_64F,
+            "complex64": api.C_32F,
+            "complex128": api.C_64F,
+        }
         single, double = api.COMPUTE_DESC_32F, api.COMPUTE_DESC_64F
-        self._compute = {"f": single, "d": double, "F": single, "D": double}
-        self._scalars = {kind: _scalars(np.dtype(kind)) for kind in self._types}
+        doubles = ("float64", "complex128")
+        self._compute = {kind: double if kind in doubles else single for kind in self._types}
+        self._allowed: int | None = None
+        self._scalars = {kind: _scalars(np.dtype(accumulator(kind))) for kind in self._types}
         self._descriptors: dict[tuple[Any, ...], int] = {}
         self._modes: dict[str, Any] = {}
 
@@ -53,6 +63,16 @@ class Cutensor:
     def version(self) -> str:
         """10000 * major + 100 * minor + patch."""
         return str(self._api.get_version())
+
+    def allow(self, compute: ComputeType | None) -> None:
+        """Let the contractions to come be as inaccurate as ``compute``; None: the default.
+
+        ImportError where the binding has no such compute type.
+        """
+        name = None if compute is None else f"COMPUTE_DESC_{compute.value}"
+        if name and not hasattr(self._api, name):
+            raise ImportError(f"CuPy's binding of cuTENSOR has no {name}")
+        self._allowed = getattr(self._api, name) if name else None
 
     def product(self, text: str, operands: Sequence[Any], path: Path | None) -> Run:
         """The expression step by step, each result column-major."""
@@ -75,7 +95,7 @@ class Cutensor:
 
     def elementwise(self, inputs: Sequence[Tensor], d: Tensor) -> Execute:
         """D = the product of one to three inputs; of several the last is laid out as D is."""
-        api, one = self._api, self._scalars[d[0].dtype.char].one
+        api, one = self._api, self._scalars[d[0].dtype.name].one
         creates = (
             api.createPermutation,
             api.createElementwiseBinary,
@@ -95,7 +115,7 @@ class Cutensor:
 
     def reduction(self, a: Tensor, d: Tensor) -> Execute:
         """D = the sum of A over the modes that D has not."""
-        api, handle, scalars = self._api, self._handle, self._scalars[d[0].dtype.char]
+        api, handle, scalars = self._api, self._handle, self._scalars[d[0].dtype.name]
         plan, size = self._planned(api.createReduction, [a, d], d, [api.OP_ADD])
         workspace = self.cupy.cuda.alloc(size)
 
@@ -109,8 +129,8 @@ class Cutensor:
 
     def contraction(self, a: Tensor, b: Tensor, d: Tensor) -> Execute:
         """D = A * B, summed over the modes that D has not."""
-        api, handle, scalars = self._api, self._handle, self._scalars[d[0].dtype.char]
-        plan, size = self._planned(api.createContraction, [a, b, d], d, [])
+        api, handle, scalars = self._api, self._handle, self._scalars[d[0].dtype.name]
+        plan, size = self._planned(api.createContraction, [a, b, d], d, [], self._allowed)
         workspace = self.cupy.cuda.alloc(size)
 
         def run(x: Any, y: Any, result: Any) -> None:
@@ -125,12 +145,18 @@ class Cutensor:
     # --- plans --------------------------------------------------------------------------------
 
     def _planned(
-        self, create: Callable[..., int], read: Sequence[Tensor], d: Tensor, operators: list[int]
+        self,
+        create: Callable[..., int],
+        read: Sequence[Tensor],
+        d: Tensor,
+        operators: list[int],
+        compute: int | None = None,
     ) -> tuple[int, int]:
         """A plan of D from what is read, and the bytes of workspace that it needs."""
-        api, handle, kind = self._api, self._handle, d[0].dtype.char
+        api, handle = self._api, self._handle
+        compute = self._compute[d[0].dtype.name] if compute is None else compute
         inputs = [value for each in read for value in (*self._tensor(each), api.OP_IDENTITY)]
-        made = create(handle, *inputs, *self._tensor(d), *operators, self._compute[kind])
+        made = create(handle, *inputs, *self._tensor(d), *operators, compute)
         limit = api.estimateWorkspaceSize(handle, made, self._preference, api.WORKSPACE_RECOMMENDED)
         plan = api.createPlan(handle, made, self._preference, limit)
         size = np.zeros(1, np.uint64)
@@ -145,7 +171,7 @@ class Cutensor:
         if labels not in self._modes:
             self._modes[labels] = np.array([ord(label) for label in labels], np.int32)
         alignment = min(x.data.ptr & -x.data.ptr, ALIGNMENT)
-        key = x.shape, x.strides, x.dtype.char, alignment
+        key = x.shape, x.strides, x.dtype.name, alignment
         if key not in self._descriptors:
             self._descriptors[key] = self._described(x, alignment)
         return self._descriptors[key], self._modes[labels].ctypes.data
@@ -155,7 +181,7 @@ class Cutensor:
         strides = np.array(x.strides, np.int64) // x.itemsize
         made: int = self._api.createTensorDescriptor(
             *(self._handle, x.ndim, extents.ctypes.data, strides.ctypes.data),
-            *(self._types[x.dtype.char], alignment),
+            *(self._types[x.dtype.name], alignment),
         )
         return made
 

@@ -12,13 +12,19 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from contract.compute import ComputeType, accumulator
+
 Array = np.ndarray[Any, Any]
 Run = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """FLOP/s of the library's matrix product, bytes/s (read + written) of a large copy."""
+    """FLOP/s of the library's matrix product, bytes/s (read + written) of a large copy.
+
+    The product is of the data's type and as accurate as the compute type, where the library has
+    a way to form it that is quicker than its own.
+    """
 
     flops: float
     bandwidth: float
@@ -79,7 +85,7 @@ class Device(Protocol):
     def lost(self) -> bool:
         """Whether an error has left the device unusable for this process."""
 
-    def ceilings(self, dtype: str) -> Ceilings:
+    def ceilings(self, dtype: str, compute: ComputeType | None = None) -> Ceilings:
         """Both ceilings, measured now: the best of five of each."""
 
     def about(self) -> dict[str, Any]:
@@ -124,9 +130,10 @@ class Host:
     def lost(self) -> bool:
         return False
 
-    def ceilings(self, dtype: str) -> Ceilings:
+    def ceilings(self, dtype: str, compute: ComputeType | None = None) -> Ceilings:
+        """BLAS has no 16-bit types and no compute types: they are computed as more here."""
         threads = len(os.sched_getaffinity(0))
-        return Ceilings(product_rate(dtype, 1536), copy_rate(threads, 128 << 20))
+        return Ceilings(product_rate(accumulator(dtype), 1536), copy_rate(threads, 128 << 20))
 
     def about(self) -> dict[str, Any]:
         """CPU model, usable cores, system."""

@@ -13,12 +13,27 @@ import numpy as np
 import contract
 from bench.device import HOST, Array, Ceilings, Run, Sizes, host_seconds, product_flops
 from bench.reference import distinct
+from contract.compute import ComputeType, accumulator
 
 CUTENSOR_LIBRARIES = ("libcutensor.so.2", "libcutensorMg.so.2")  # CuPy's binding needs both
 COPIES = 256
 PRODUCT_EXTENT = 8192
 COPY_BYTES = 2 << 30
 WARM_UPS = 3
+# How cuBLAS forms products of float32 for a compute type; for the others as for its default.
+QUICKER = {
+    ComputeType.TF32: "CUBLAS_COMPUTE_32F_FAST_TF32",
+    ComputeType.F16: "CUBLAS_COMPUTE_32F_FAST_16F",
+    ComputeType.BF16: "CUBLAS_COMPUTE_32F_FAST_16BF",
+}
+MATRIX_TYPES = {
+    "float16": "CUDA_R_16F",
+    "bfloat16": "CUDA_R_16BF",
+    "float32": "CUDA_R_32F",
+    "float64": "CUDA_R_64F",
+    "complex64": "CUDA_C_32F",
+    "complex128": "CUDA_C_64F",
+}
 
 
 class Gpu:
@@ -41,6 +56,8 @@ class Gpu:
         return self._cupy.lib.stride_tricks.as_strided(base, x.shape, x.strides)
 
     def numpy(self, x: Any) -> Array:
+        if str(x.dtype) == "torch.bfloat16":  # which CuPy does not read
+            x = x.float()
         found: Array = self._cupy.asarray(x).get(order="A")
         return found
 
@@ -78,8 +95,9 @@ class Gpu:
             return True
         return False
 
-    def ceilings(self, dtype: str) -> Ceilings:
-        found = Ceilings(self._product_rate(dtype, PRODUCT_EXTENT), self._copy_rate(COPY_BYTES))
+    def ceilings(self, dtype: str, compute: ComputeType | None = None) -> Ceilings:
+        product = self._product_rate(dtype, compute, PRODUCT_EXTENT)
+        found = Ceilings(product, self._copy_rate(COPY_BYTES))
         self.release()
         return found
 
@@ -106,11 +124,25 @@ class Gpu:
             "cublas": str(cupy.cuda.cublas.getVersion(self._device.cublas_handle)),
         }
 
-    def _product_rate(self, dtype: str, n: int) -> float:
+    def _product_rate(self, dtype: str, compute: ComputeType | None, n: int) -> float:
         """Real FLOP/s of cuBLAS's n x n matrix product."""
+        from cupy_backends.cuda.libs import cublas
+
         a, b = (self._random((n, n), dtype, seed) for seed in range(2))
         d = self._cupy.empty((n, n), dtype)
-        return product_flops(dtype, n) / self._best(lambda: self._cupy.matmul(a, b, out=d))
+        kind = getattr(self._cupy.cuda.runtime, MATRIX_TYPES[dtype])
+        scalars = np.array([1, 0], accumulator(dtype))
+        one, zero = scalars.ctypes.data, scalars.ctypes.data + scalars.itemsize
+        formed = getattr(cublas, products_of(dtype, compute))
+
+        def multiply() -> None:
+            cublas.gemmEx(
+                *(self._device.cublas_handle, cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_N, n, n, n),
+                *(one, a.data.ptr, kind, n, b.data.ptr, kind, n),
+                *(zero, d.data.ptr, kind, n, formed, cublas.CUBLAS_GEMM_DEFAULT),
+            )
+
+        return product_flops(dtype, n) / self._best(multiply)
 
     def _copy_rate(self, size: int) -> float:
         """Bytes/s (read + written) of a copy of ``size`` bytes, less where memory is short."""
@@ -129,6 +161,14 @@ class Gpu:
         values = np.random.default_rng(seed).uniform(-1, 1, 1 << 20)
         block = values.view("c16") if np.dtype(dtype).kind == "c" else values
         return self._cupy.asarray(np.resize(block.astype(dtype), tuple(shape)))
+
+
+def products_of(dtype: str, compute: ComputeType | None) -> str:
+    """The name of how cuBLAS forms products: 16-bit numbers are always summed in float32."""
+    if compute in QUICKER and dtype in ("float32", "complex64"):
+        return QUICKER[compute]
+    double = dtype in ("float64", "complex128")
+    return "CUBLAS_COMPUTE_64F" if double else "CUBLAS_COMPUTE_32F"
 
 
 def full_sizes(free: int) -> Sizes:

@@ -9,9 +9,14 @@ from bench.cutensor import Cutensor
 from bench.device import Run
 from bench.library import Library, axes_of
 from bench.reference import Path
+from contract.compute import ComputeType
+
+# Compute types that let inputs be rounded to tf32, or to less.
+ROUNDING = (ComputeType.TF32, ComputeType.F16, ComputeType.BF16)
 
 
 def _cupy() -> Library:
+    """CuPy as it is: it has no compute types."""
     cupy = import_module("cupy")
 
     def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
@@ -34,30 +39,47 @@ def _cupy() -> Library:
 
 
 def _torch() -> Library:
-    """PyTorch on the arrays' memory; float32 is multiplied in float32, not in TF32."""
+    """PyTorch on the arrays' memory, as quick as it can be at the accuracy that is asked for."""
     torch = import_module("torch")
-    torch.set_float32_matmul_precision("highest")
     if not torch.cuda.is_available():
         raise ImportError("this PyTorch finds no GPU")
 
+    def allow(compute: ComputeType | None) -> None:
+        products = torch.backends.cuda.matmul
+        products.allow_tf32 = compute in ROUNDING
+        products.allow_fp16_reduced_precision_reduction = compute is ComputeType.F16
+        products.allow_bf16_reduced_precision_reduction = compute is ComputeType.BF16
+
+    def tensor(x: Any) -> Any:
+        """The array's memory; bfloat16 as integers, for DLPack may not know it."""
+        if x.dtype == "bfloat16":
+            return torch.from_dlpack(x.view("int16")).view(torch.bfloat16)
+        return torch.from_dlpack(x)
+
     def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
-        return partial(torch.einsum, text, *map(torch.from_dlpack, operands))
+        return partial(torch.einsum, text, *map(tensor, operands))
 
     def pack(x: Any) -> Any:
         backwards = list(range(x.ndim))[::-1]
         return x.permute(backwards).contiguous().permute(backwards)
 
     def copy(text: str, source: Any, target: Any) -> Run:
-        view = torch.from_dlpack(source).permute(axes_of(text))
-        return partial(torch.from_dlpack(target).copy_, view)
+        return partial(tensor(target).copy_, tensor(source).permute(axes_of(text)))
 
-    return Library(product, pack, copy, version=f"{torch.__version__}, CUDA {torch.version.cuda}")
+    version = f"{torch.__version__}, CUDA {torch.version.cuda}"
+    return Library(product, pack, copy, allow=allow, version=version)
 
 
 def _cutensor() -> Library:
     """cuTENSOR writes every result column-major, as it is told to."""
     cutensor = Cutensor()
-    return Library(cutensor.product, lambda x: x, cutensor.copy, version=cutensor.version)
+    return Library(
+        cutensor.product,
+        lambda x: x,
+        cutensor.copy,
+        allow=cutensor.allow,
+        version=cutensor.version,
+    )
 
 
 PEERS: Mapping[str, Callable[[], Library]] = {

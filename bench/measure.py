@@ -30,12 +30,21 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a planner expects of a contestant: its seconds, which algorithm it is, and why."""
+
+    seconds: float
+    algo: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """One piece of work: what each contestant runs, and the right answer.
 
     ``runs`` maps a contestant's name to its call, ours first. ``short`` calls are timed many at
     a time, until they return. With ``packed`` a result that is not column-major without gaps is
-    wrong.
+    wrong. ``predictions`` are of those contestants that come from a planner.
     """
 
     facts: Facts
@@ -43,6 +52,7 @@ class Case:
     reference: Callable[[], Reference]
     packed: bool = False
     short: bool = False
+    predictions: Mapping[str, Prediction] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,7 @@ class Row:
     outcomes: Mapping[str, Outcome]
     bound: float
     tolerance: float
+    predictions: Mapping[str, Prediction] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -113,7 +124,8 @@ def measure(case: Case, ceilings: Ceilings, repeat: int, device: Device = HOST) 
         name: Outcome(each.first, tuple(samples.get(name, ())), each.error, each.failure)
         for name, each in outcomes.items()
     }
-    return Row(case.facts, rows, ceilings.bound(case.facts.flops, case.facts.bytes), tolerance)
+    bound = ceilings.bound(case.facts.flops, case.facts.bytes)
+    return Row(case.facts, rows, bound, tolerance, case.predictions)
 
 
 def first_calls(case: Case, device: Device) -> tuple[dict[str, Outcome], float]:

@@ -18,6 +18,7 @@ from bench import gpu_peers
 from bench.device import Run
 from bench.library import Library, axes_of
 from bench.reference import Path
+from contract.compute import ComputeType
 
 Mode = Literal["fixed", "free"]
 Binder = Callable[[str, Sequence[Any], Path | None], Run]
@@ -42,30 +43,45 @@ class Peers:
         return {name: each.version for name, each in self.found.items() if each.version}
 
 
-def find_peers(names: Sequence[str], device: str) -> Peers:
-    """The peers with these names, imported now; SystemExit for a name that is not known."""
+def find_peers(names: Sequence[str], device: str, compute: ComputeType | None = None) -> Peers:
+    """The peers with these names, imported now and told the compute type.
+
+    SystemExit for a name that is not known.
+    """
     known = PEERS[device]
     found, missing = {}, {}
     for name in names:
         if name not in known:
             raise SystemExit(f"Unknown peer {name!r}: known are {', '.join(known)}.")
         try:
-            found[name] = known[name]()
+            library = known[name]()
+            if library.allow:
+                library.allow(compute)
+            found[name] = library
         except ImportError as error:
             missing[name] = str(error)
     return Peers(found, missing)
 
 
-def contestants(peers: Mapping[str, Library], mode: Mode) -> dict[str, Binder]:
+def contestants(
+    peers: Mapping[str, Library], mode: Mode, compute: ComputeType | None = None
+) -> dict[str, Binder]:
     """Ours first, then the peers; in mode "fixed" every result is packed column-major."""
-    chosen: dict[str, Binder] = {OURS: partial(_ours, "F" if mode == "fixed" else "K")}
+    order = "F" if mode == "fixed" else "K"
+    chosen: dict[str, Binder] = {OURS: partial(_ours, order, compute)}
     for name, library in peers.items():
         chosen[name] = partial(_packed, library) if mode == "fixed" else library.product
     return chosen
 
 
-def _ours(order: str, text: str, operands: Sequence[Any], path: Path | None) -> Run:
-    return partial(contract.contract, text, *operands, order=order)
+def _ours(
+    order: str,
+    compute: ComputeType | None,
+    text: str,
+    operands: Sequence[Any],
+    path: Path | None,
+) -> Run:
+    return partial(contract.contract, text, *operands, order=order, compute_type=compute)
 
 
 def _packed(library: Library, text: str, operands: Sequence[Any], path: Path | None) -> Run:
@@ -114,13 +130,24 @@ def _opt_einsum() -> Library:
 def _torch() -> Library:
     torch = import_module("torch")
 
+    def tensor(x: Any) -> Any:
+        """The array's memory; bfloat16, which PyTorch takes from no array, as integers."""
+        if x.dtype == "bfloat16":
+            return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(x)
+
+    def array(x: Any) -> Any:
+        if x.dtype == torch.bfloat16:
+            return x.view(torch.int16).numpy().view("bfloat16")
+        return x.numpy()
+
     def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
-        tensors = [torch.from_numpy(x) for x in operands]
-        return lambda: torch.einsum(text, *tensors).numpy()
+        tensors = [tensor(x) for x in operands]
+        return lambda: array(torch.einsum(text, *tensors))
 
     def copy(text: str, source: Any, target: Any) -> Run:
-        view = torch.from_numpy(source.transpose(axes_of(text)).T)
-        result = torch.from_numpy(target.T)
+        view = tensor(source.transpose(axes_of(text)).T)
+        result = tensor(target.T)
 
         def run() -> Any:
             result.copy_(view)

@@ -10,23 +10,29 @@ import numpy as np
 import opt_einsum
 
 from bench.device import Array
+from contract.compute import ComputeType, Family, rule, unit_roundoff
 
 Path = Sequence[tuple[int, ...]]
 
 SAMPLED_ENTRIES = 16
+GROSS = 16
+# The spacing of the smallest numbers of a type; a GPU has none below those of 32 bits.
+SMALLEST = {"float16": 2.0**-24}
+HALVES = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """error(D) = max |D - values| / scale; D is right where error <= tolerance.
+    """error(D) = max(|D - values| / scale); D is right where error <= tolerance.
 
     ``scale`` is max |values|, or the size a random result would have where that is larger (a
-    single sum may cancel). ``doubt`` is the error of ``values`` themselves at the entries that
-    were computed once more in extended precision: above the tolerance nothing can be judged.
+    single sum may cancel); or it is what each element may differ by, and the tolerance 1.
+    ``doubt`` is the error of ``values`` themselves at the entries that were computed once more in
+    extended precision: above the tolerance nothing can be judged.
     """
 
     values: Array
-    scale: float
+    scale: float | Array
     tolerance: float
     doubt: float = 0.0
 
@@ -36,7 +42,7 @@ class Reference:
             return inf
         if not found.size:
             return 0.0
-        return float(np.max(np.abs(found - self.values))) / self.scale
+        return float(np.max(np.abs(found - self.values) / self.scale))
 
     def verdict(self, error: float) -> str:
         """Why a result with this error does not count; empty for a right one."""
@@ -52,24 +58,53 @@ def exactly(values: Array) -> Reference:
     return Reference(values, scale=1.0, tolerance=0.0)
 
 
-def reference_of(text: str, operands: Sequence[Array], seed: int = 0) -> Reference:
+def reference_of(
+    text: str, operands: Sequence[Array], seed: int = 0, compute: ComputeType | None = None
+) -> Reference:
     """The expression by opt_einsum in double precision, checked in extended precision.
 
-    Single-precision data is held to double precision everywhere. Double-precision data is held
-    to an evaluation that shares no code with ours, itself held to extended precision at
-    SAMPLED_ENTRIES random entries, which also judges opt_einsum where it is a peer.
+    Narrower data is held to double precision everywhere. Double-precision data is held to an
+    evaluation that shares no code with ours, itself held to extended precision at SAMPLED_ENTRIES
+    random entries, which also judges opt_einsum where it is a peer.
+
+    Where a compute type is asked for, and for 16-bit data, the error is in units of the bound that
+    is promised for each element, which must not be more than the size of the result / GROSS: for
+    long sums in 16 bits nothing is promised. Else it is relative to the size of the result.
     """
     wide = [x.astype("c16" if np.iscomplexobj(x) else "f8", copy=False) for x in operands]
     path = opt_einsum.contract_path(text, *operands, optimize="auto")[1]
     values = np.asarray(opt_einsum.contract(text, *wide, optimize=path.path), order="F")
-    scale = max(float(np.max(np.abs(values), initial=0.0)), expected_size(text, operands)) or 1.0
     summed = [prod(path.size_dict[x] for x in step[1]) for step in path.contraction_list]
-    return Reference(
-        values,
-        scale,
-        tolerance_for(operands[0].dtype, summed),
-        sampled_error(text, operands, values, path.path, seed) / scale,
-    )
+    largest = float(np.max(np.abs(values), initial=0.0))
+    size = max(largest, expected_size(text, wide)) or 1.0
+    scale: float | Array
+    if compute is None and operands[0].dtype.name not in HALVES:
+        scale, tolerance = size, tolerance_for(operands[0].dtype, summed)
+    else:
+        sizes = opt_einsum.contract(text, *map(np.abs, wide), optimize=path.path)
+        types = [x.dtype.name for x in operands]
+        bound = promised(types, values, np.asarray(sizes), prod(summed), compute)
+        scale, tolerance = np.minimum(bound, size / GROSS), 1.0
+    doubt = sampled_error(text, operands, values, path.path, seed, scale)
+    return Reference(values, scale, tolerance, doubt)
+
+
+def promised(
+    types: Sequence[str], values: Array, sizes: Array, terms: int, compute: ComputeType | None
+) -> Array:
+    """The bound of README, Compute types, for each element of an expression of ``types``.
+
+    With ``terms`` in a sum, and ``sizes`` for sum|A||B|. Every product after the first adds its
+    own roundings of inputs and of a sum; below the smallest numbers there is no relative error.
+    """
+    kept = rule(Family.CONTRACTION, types, types[0], compute)
+    assert kept.input_roundoff is not None
+    assert kept.sum_roundoff is not None
+    products = max(len(types) - 1, 1)
+    each = 2 * products * kept.input_roundoff + (terms + 2 * products) * kept.sum_roundoff
+    bound = each * sizes + 2 * unit_roundoff(types[0]) * np.abs(values)
+    factor = 4 if np.iscomplexobj(values) else 1
+    return np.asarray(factor * bound + SMALLEST.get(types[0], 2.0**-126))
 
 
 def tolerance_for(dtype: np.dtype[Any], summed: Sequence[int]) -> float:
@@ -100,15 +135,22 @@ def distinct(x: Array) -> Array:
 
 
 def sampled_error(
-    text: str, operands: Sequence[Array], values: Array, path: Path, seed: int
+    text: str,
+    operands: Sequence[Array],
+    values: Array,
+    path: Path,
+    seed: int,
+    scale: float | Array = 1.0,
 ) -> float:
-    """max |values - exact| over random entries, exact in extended precision."""
+    """max(|values - exact| / scale) over random entries, exact in extended precision."""
     if not values.size:
         return 0.0
     rng = np.random.default_rng(seed)
     count = min(SAMPLED_ENTRIES, values.size)
     entries = [tuple(int(rng.integers(n)) for n in values.shape) for _ in range(count)]
-    return float(np.max([abs(entry(text, operands, path, at) - values[at]) for at in entries]))
+    scales = np.broadcast_to(scale, values.shape)
+    errors = (abs(entry(text, operands, path, at) - values[at]) / scales[at] for at in entries)
+    return float(np.max(list(errors)))
 
 
 def entry(text: str, operands: Sequence[Array], path: Path, at: Sequence[int]) -> Any:

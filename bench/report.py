@@ -3,7 +3,7 @@
 import json
 import platform
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -24,8 +24,9 @@ PACKAGES = ("numpy", "opt_einsum", "numba", "ml_dtypes", "torch", "jax", "pytbli
 class Run:
     """A run: what was asked for, where, the peers, its rows, the ceilings before and after them.
 
-    ``peers`` has versions that only a peer knows, ``missing`` says why a peer is. ``after`` is
-    None for a run that did not get there.
+    ``compute`` is the compute type, empty for the default of the data's type. ``peers`` has
+    versions that only a peer knows, ``missing`` says why a peer is. ``after`` is None for a run
+    that did not get there.
     """
 
     suite: str
@@ -39,9 +40,18 @@ class Run:
     missing: Mapping[str, str] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     after: Ceilings | None = None
+    compute: str = ""
 
 
 # --- the table ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """How rows are printed: the column titles for a title and contestants, and a row's line."""
+
+    header: Callable[[str, Sequence[str]], str]
+    line: Callable[[Row], str]
 
 
 def header(title: str, contestants: Sequence[str]) -> str:
@@ -53,11 +63,13 @@ def header(title: str, contestants: Sequence[str]) -> str:
 def line(row: Row) -> str:
     """Median of each contestant, ratio to the best peer, part of the bound, our first call."""
     cells = "".join(f"{_cell(outcome):>14}" for outcome in row.outcomes.values())
-    ratio = f"{row.ratio:.2f}x" if isfinite(row.ratio) else "-"
-    fraction = f"{row.fraction:.0%}" if isfinite(row.fraction) else "-"
-    first = _seconds(next(iter(row.outcomes.values())).first)
+    ratio, fraction = ratio_text(row.ratio), fraction_text(row.fraction)
+    first = seconds_text(next(iter(row.outcomes.values())).first)
     note = f"  {row.facts.note}" if row.facts.note else ""
     return f"{row.name[:33]:<34}{cells}{ratio:>9}{fraction:>7}{first:>10}{note}"
+
+
+CONTESTANTS = Table(header, line)
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -79,16 +91,27 @@ def summary(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def rates(found: Ceilings, dtype: str) -> str:
-    """Both ceilings in words."""
-    return f"{found.flops / 1e9:.1f} GFLOP/s {dtype}, {found.bandwidth / 1e9:.1f} GB/s copy"
+def rates(found: Ceilings, kind: str) -> str:
+    """Both ceilings in words; ``kind`` is the type, and the compute type."""
+    return f"{found.flops / 1e9:.1f} GFLOP/s {kind}, {found.bandwidth / 1e9:.1f} GB/s copy"
 
 
 def _cell(outcome: Outcome) -> str:
-    return "FAILED" if outcome.failure else _seconds(outcome.seconds)
+    return "FAILED" if outcome.failure else seconds_text(outcome.seconds)
 
 
-def _seconds(value: float) -> str:
+def ratio_text(value: float) -> str:
+    """A ratio, "-" for none."""
+    return f"{value:.2f}x" if isfinite(value) else "-"
+
+
+def fraction_text(value: float) -> str:
+    """A part in percent, "-" for none."""
+    return f"{value:.0%}" if isfinite(value) else "-"
+
+
+def seconds_text(value: float) -> str:
+    """Seconds in the unit that suits them, "-" for none."""
     if not isfinite(value):
         return "-"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
@@ -115,6 +138,7 @@ def as_json(run: Run) -> dict[str, Any]:
         "suite": run.suite,
         "mode": run.mode,
         "dtype": run.dtype,
+        "compute": run.compute or None,
         "repeat": run.repeat,
         "command": shlex.join(["python", "-m", "bench", *run.arguments]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -148,6 +172,7 @@ def _row(row: Row) -> dict[str, Any]:
         "ratios": {name: _number(ratio) for name, ratio in row.ratios.items()},
         "fraction_of_bound": _number(row.fraction),
         "failed": dict(row.failures),
+        "predictions": {name: asdict(each) for name, each in row.predictions.items()},
     }
 
 

@@ -19,17 +19,22 @@ from bench.measure import Case, Facts
 from bench.networks import NETWORKS
 from bench.peers import OURS, Mode, contestants
 from bench.reference import distinct, exactly, reference_of, split
+from contract.compute import ComputeType
 
 DATA = pathlib.Path(__file__).parent / "data"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the command line chose for a suite; ``gflop`` None: the device's own limit."""
+    """What the command line chose for a suite.
+
+    ``compute`` None: the default of the type; ``gflop`` None: the device's own limit.
+    """
 
     peers: Mapping[str, Library] = field(default_factory=dict)
     mode: Mode = "fixed"
     dtype: str = "float64"
+    compute: ComputeType | None = None
     gflop: float | None = None
     device: Device = HOST
 
@@ -67,36 +72,48 @@ class Work:
 
 def case_of(work: Work, choice: Choice) -> Case:
     """Random column-major operands for the expression, the same arrays for everyone."""
+    return case_on(work, operands_of(work, choice.dtype), choice)
+
+
+def operands_of(work: Work, dtype: str) -> list[Array]:
+    """Random column-major operands."""
     rng = np.random.default_rng(work.seed)
     terms, _ = split(work.text)
-    shapes = [[work.extents[label] for label in term] for term in terms]
-    operands = [column_major(rng, shape, choice.dtype) for shape in shapes]
-    return case_on(work, operands, choice)
+    return [column_major(rng, [work.extents[x] for x in term], dtype) for term in terms]
 
 
 def case_on(work: Work, operands: Sequence[Array], choice: Choice) -> Case:
     """The case on given arrays. With ``work.ordered`` the peers get a path found beforehand."""
     path = opt_einsum.contract_path(work.text, *operands, optimize="auto")[1]
     order = path.path if work.ordered else None
-    size = sum(distinct(x).nbytes for x in operands)
-    result = prod(path.size_dict[x] for x in path.output_subscript) * operands[0].itemsize
-    each_flop = 4 if np.iscomplexobj(operands[0]) else 1
-    placed = copies(operands, size, choice.device)
+    placed = copies(operands, operand_bytes(operands), choice.device)
     return Case(
-        Facts(
-            work.name,
-            flops=float(path.opt_cost) * each_flop,
-            bytes=float(size + result),
-            note=work.note,
-            extents=dict(path.size_dict),
-        ),
+        facts_of(work, operands, path),
         {
             name: in_turn([bind(work.text, each, order) for each in placed])
-            for name, bind in contestants(choice.peers, choice.mode).items()
+            for name, bind in contestants(choice.peers, choice.mode, choice.compute).items()
         },
-        partial(reference_of, work.text, operands, work.seed),
+        partial(reference_of, work.text, operands, work.seed, choice.compute),
         packed=choice.mode == "fixed",
     )
+
+
+def facts_of(work: Work, operands: Sequence[Array], path: Any) -> Facts:
+    """What the expression costs at least, by opt_einsum's ``path``."""
+    result = prod(path.size_dict[x] for x in path.output_subscript) * operands[0].itemsize
+    each_flop = 4 if np.iscomplexobj(operands[0]) else 1
+    return Facts(
+        work.name,
+        flops=float(path.opt_cost) * each_flop,
+        bytes=float(operand_bytes(operands) + result),
+        note=work.note,
+        extents=dict(path.size_dict),
+    )
+
+
+def operand_bytes(operands: Sequence[Array]) -> int:
+    """Bytes of the numbers in memory."""
+    return sum(distinct(x).nbytes for x in operands)
 
 
 def copies(operands: Sequence[Array], size: int, device: Device) -> list[list[Any]]:
@@ -170,15 +187,20 @@ def changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
 
 
 def tccg(choice: Choice) -> list[Entry]:
-    """The 48 contractions of the TCCG benchmark, scaled to ``choice.limit``."""
-    sizes = "f32" if choice.dtype in ("float32", "complex64") else "f64"
-    entries = []
+    """The 48 contractions of the TCCG benchmark."""
+    return [
+        Entry(work.name.split()[0], partial(case_of, work, choice)) for work in tccg_works(choice)
+    ]
+
+
+def tccg_works(choice: Choice) -> Iterator[Work]:
+    """The contractions, scaled to ``choice.limit``; 16-bit types have the sizes of float32."""
+    sizes = "f64" if choice.dtype in ("float64", "complex128") else "f32"
     for each in json.loads((DATA / "tccg48.json").read_text())["cases"]:
-        name, text, full = str(each["id"]), each["einsum"], each[sizes]["extents"]
+        text, full = each["einsum"], each[sizes]["extents"]
         extents = scaled(full, choice.limit)
-        work = Work(f"{name} {text}", text, extents, 1000 + each["id"], changes(full, extents))
-        entries.append(Entry(name, partial(case_of, work, choice)))
-    return entries
+        name = f"{each['id']} {text}"
+        yield Work(name, text, extents, 1000 + each["id"], changes(full, extents))
 
 
 def permute(choice: Choice) -> list[Entry]:

@@ -1,8 +1,10 @@
 """The suites' path on a GPU, on the emulator: times mean nothing there, checked results do."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,12 @@ import pytest
 
 import contract
 from bench import __main__ as command
-from bench import gpu, small_calls
+from bench import candidates, gpu, gpu_peers, small_calls
 from bench.device import Ceilings, Sizes
 from bench.measure import calls_for
+from bench.peers import find_peers
 from bench.suites import column_major
+from contract import ComputeType
 
 from .cupy_surface.surface import installed
 from .device import Device
@@ -48,14 +52,14 @@ def cupy(device: Device) -> Iterator[Any]:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work that the emulator does in no time, and ceilings without measuring them."""
     monkeypatch.setattr(gpu, "full_sizes", lambda free: TINY)
-    monkeypatch.setattr(gpu.Gpu, "ceilings", lambda self, dtype: CEILINGS)
+    monkeypatch.setattr(gpu.Gpu, "ceilings", lambda self, dtype, compute: CEILINGS)
     monkeypatch.setattr("bench.measure.BATCH_SECONDS", 0.0)
 
 
-def run(suite: str, case: str, json: Path) -> int:
+def run(suite: str, case: str, json: Path, *more: str) -> int:
     """One case of a suite in float32, beside CuPy."""
     where = ["--device", "gpu", "--dtype", "float32", "--peers", "cupy", "--json", str(json)]
-    return command.main([suite, "--cases", case, *where])
+    return command.main([suite, "--cases", case, *where, *more])
 
 
 @pytest.mark.usefixtures("tiny", "cupy")
@@ -74,6 +78,100 @@ def test_a_case_of_each_suite_is_right(case: str, tmp_path: Path) -> None:
     assert found["machine"]["compute_capability"] == "9.0"
     assert found["versions"].keys() >= {"cupy", "cuda_driver", "cuda_runtime", "cublas"}
     assert found["ceilings"] == found["ceilings_after"] == {"flops": 1e13, "bandwidth": 1e12}
+
+
+@pytest.mark.usefixtures("tiny", "cupy")
+def test_a_compute_type_reaches_the_device(tmp_path: Path) -> None:
+    """TF32 rounds inputs: the error is far above float32's, and within what is promised."""
+    target = tmp_path / "out.json"
+    assert run("tccg", "1", target, "--compute", "TF32") == 0
+    found = json.loads(target.read_text(), parse_constant=pytest.fail)
+    assert found["compute"] == "TF32"
+    (row,) = found["rows"]
+    assert 1e-2 < row["error"]["contract"] < row["tolerance"] == 1
+    assert row["error"]["cupy"] < 1e-3
+
+
+@pytest.mark.usefixtures("tiny", "cupy")
+def test_candidates_are_ranks_of_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "names", lambda: ["contract", "rank 1"])
+    target = tmp_path / "out.json"
+    assert run("candidates", "1", target, "--compute", "TF32") == 0
+    (row,) = json.loads(target.read_text(), parse_constant=pytest.fail)["rows"]
+    assert row["failed"] == {}
+    assert list(row["predictions"]) == ["contract", "rank 1"]
+    assert row["error"].keys() == row["seconds"].keys() == row["predictions"].keys()
+    reasons = [each["reason"] for each in row["predictions"].values()]
+    assert len(set(reasons)) == 2
+    assert "tf32 tensor cores: tiles of" in reasons[0]
+    assert 1e-2 < row["error"]["contract"] < 1
+
+
+class Binding:
+    """What CuPy's binding of cuTENSOR is to a peer: names, and functions that are recorded."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "COMPUTE_DESC_4X16F":
+            raise AttributeError(name)
+        return name if name.isupper() else lambda *given: self.calls.append((name, *given)) or 0
+
+
+def test_cutensor_gets_the_compute_type_for_contractions_alone(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cupy_backends.cuda import libs
+
+    binding = Binding()
+    monkeypatch.setattr(libs, "cutensor", binding, raising=False)
+    library = gpu_peers.PEERS["cutensor"]()
+    half, single = (cupy.empty((2, 2), dtype, order="F") for dtype in ("float16", "float32"))
+    for compute in (None, ComputeType.TF32):
+        library.allow(compute)
+        for text, *operands in (("ij,jk->ik", single, single), ("ij->j", single), ("ij->j", half)):
+            library.product(text, operands, None)()
+    created = [call for call in binding.calls if call[0].startswith("createC")]
+    reduced = [call for call in binding.calls if call[0] == "createReduction"]
+    assert [call[-1] for call in created] == ["COMPUTE_DESC_32F", "COMPUTE_DESC_TF32"]
+    assert [call[-1] for call in reduced] == ["COMPUTE_DESC_32F"] * 4
+    types = [call[5] for call in binding.calls if call[0] == "createTensorDescriptor"]
+    assert set(types) == {"R_32F", "R_16F"}
+    with pytest.raises(ImportError, match="has no COMPUTE_DESC_4X16F"):
+        library.allow(ComputeType.F16X4)
+
+
+@pytest.mark.parametrize(
+    ("compute", "allowed"),
+    [
+        (None, (False, False, False)),
+        (ComputeType.TF32, (True, False, False)),
+        (ComputeType.TF32X3, (False, False, False)),
+        (ComputeType.F16, (True, True, False)),
+        (ComputeType.BF16, (True, False, True)),
+    ],
+)
+def test_torch_is_as_quick_as_the_compute_type_allows(
+    monkeypatch: pytest.MonkeyPatch, compute: ComputeType | None, allowed: tuple[bool, ...]
+) -> None:
+    matmul = SimpleNamespace()
+    torch = SimpleNamespace(
+        __version__="2",
+        version=SimpleNamespace(cuda="12"),
+        cuda=SimpleNamespace(is_available=lambda: True),
+        backends=SimpleNamespace(cuda=SimpleNamespace(matmul=matmul)),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert list(find_peers(("torch",), "gpu", compute).found) == ["torch"]
+    found = (
+        matmul.allow_tf32,
+        matmul.allow_fp16_reduced_precision_reduction,
+        matmul.allow_bf16_reduced_precision_reduction,
+    )
+    assert found == allowed
 
 
 @pytest.mark.usefixtures("tiny")
@@ -134,12 +232,27 @@ def test_a_batch_is_timed_by_events_and_a_call_until_it_returns(cupy: Any) -> No
     assert calls_for(run, lambda run, count: 0.001) == 32
 
 
-def test_ceilings_are_rates(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "compute", "products"),
+    [
+        ("complex64", None, "32F"),
+        ("float32", ComputeType.TF32, "32F_FAST_TF32"),
+        ("float32", ComputeType.BF16X9, "32F"),
+        ("float64", ComputeType.INT8X8, "64F"),
+        ("bfloat16", ComputeType.BF16, "32F"),
+    ],
+)
+def test_ceilings_are_rates_of_the_compute_type(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch, dtype: str, compute: Any, products: str
+) -> None:
     monkeypatch.setattr(gpu, "PRODUCT_EXTENT", 8)
     monkeypatch.setattr(gpu, "COPY_BYTES", 1 << 16)
     device = gpu.Gpu(cupy)
     monkeypatch.setattr(device, "_best", lambda run: (run(), 0.5)[1])
-    assert device.ceilings("complex64") == Ceilings(8 * 8**3 / 0.5, 2 * (1 << 16) / 0.5)
+    each = 8 if dtype == "complex64" else 2
+    found = device.ceilings(dtype, compute)
+    assert found == Ceilings(each * 8**3 / 0.5, 2 * (1 << 16) / 0.5)
+    assert gpu.products_of(dtype, compute) == f"CUBLAS_COMPUTE_{products}"
 
 
 def test_a_lost_device_ends_the_run(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from bench import __main__ as command
-from bench import peers, report
+from bench import candidates, peers, report
 from bench.device import HOST, Ceilings, Host
 from bench.library import Library
 from bench.measure import Case, Facts, Outcome, Row, geometric_mean, measure
 from bench.networks import NETWORKS
 from bench.peers import contestants, find_peers
-from bench.reference import exactly, reference_of, sampled_error, split
+from bench.reference import exactly, promised, reference_of, sampled_error, split
 from bench.suites import (
     PAIN,
     SUITES,
@@ -31,6 +31,9 @@ from bench.suites import (
     scaled,
     unwritten,
 )
+from contract import ComputeType
+from contract.errors import UnsupportedTypeError
+from tests.reference import SMALLEST, UNIT_ROUNDOFF, roundoffs
 
 CEILINGS = Ceilings(flops=1e11, bandwidth=1e10)
 NUMPY = Choice(find_peers(("numpy",), "host").found)
@@ -40,7 +43,7 @@ PRODUCT = Work("0 ij,jk->ik", "ij,jk->ik", {"i": 3, "j": 4, "k": 5}, seed=1)
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceilings without measuring them: a matter of seconds."""
-    monkeypatch.setattr(Host, "ceilings", lambda self, dtype: CEILINGS)
+    monkeypatch.setattr(Host, "ceilings", lambda self, dtype, compute: CEILINGS)
 
 
 def row_of(ours: float, *theirs: float, bound: float = 0.5) -> Row:
@@ -139,6 +142,169 @@ def test_fewer_than_five_samples_are_refused(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         command.main(["tccg", "--repeat", "4"])
     assert "at least 5 samples" in capsys.readouterr().err
+
+
+# --- compute types --------------------------------------------------------------------------------
+
+
+def rounding(bits: int) -> Library:
+    """A library that keeps this many bits of its inputs."""
+
+    def kept(x: np.ndarray) -> np.ndarray:
+        fraction, exponent = np.frexp(x.astype(np.float64))
+        return np.ldexp(np.round(fraction * 2**bits) / 2**bits, exponent)
+
+    def product(text, operands, path):
+        return lambda: np.einsum(text, *map(kept, operands)).astype(operands[0].dtype)
+
+    return Library(product, np.asfortranarray)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("dtype", "compute", "bits", "wrong"),
+    [
+        ("float32", "", 24, False),
+        ("float32", "", 11, True),
+        ("float32", "TF32", 11, False),
+        ("float32", "TF32", 8, True),
+        ("float32", "3XTF32", 11, True),
+        ("float32", "16BF", 8, False),
+        ("float16", "", 11, False),
+        ("float16", "32F", 8, True),
+        ("bfloat16", "", 5, True),
+        ("complex64", "9X16BF", 24, False),
+    ],
+)
+def test_results_are_held_to_the_compute_type(
+    dtype: str, compute: str, bits: int, wrong: bool, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    known = {**peers.PEERS["host"], "rounding": lambda: rounding(bits)}
+    if dtype == "complex64":  # rounding one part after the other
+        known["rounding"] = peers.PEERS["host"]["numpy"]
+    monkeypatch.setitem(peers.PEERS, "host", known)
+    target = tmp_path / "out.json"
+    arguments = ["tccg", "--cases", "1", "--limit-gflop", "1e-3", "--peers", "rounding"]
+    arguments += ["--dtype", dtype, "--json", str(target)]
+    assert command.main([*arguments, *(["--compute", compute] if compute else [])]) == wrong
+    assert f"tccg {dtype} {compute}".rstrip() + " fixed" in capsys.readouterr().out
+    found = json.loads(target.read_text())
+    assert found["compute"] == (compute or None)
+    assert list(found["rows"][0]["failed"]) == ["rounding"] * wrong
+
+
+@pytest.mark.parametrize(
+    ("dtype", "compute"),
+    [("float32", "TF32"), ("float16", "32F"), ("complex64", "3XTF32"), ("float64", "8XINT8")],
+)
+def test_the_promise_is_the_documented_one(dtype: str, compute: str) -> None:
+    values, sizes = np.array([0.0, 1.0, -3.0], dtype), np.array([2.0, 1.0, 40.0])
+    u_in, u_sum = roundoffs(dtype, compute)
+    found = promised([dtype, dtype], values, sizes, 50, ComputeType(compute))
+    wanted = (2 * u_in + (50 + 2) * u_sum) * sizes + 2 * UNIT_ROUNDOFF[dtype] * np.abs(values)
+    np.testing.assert_allclose(
+        found, wanted * (4 if dtype == "complex64" else 1) + SMALLEST.get(dtype, 0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tccg", "--dtype", "float64", "--compute", "TF32"], "supported: 64F, 32F, 8XINT8"),
+        (["tccg", "--dtype", "bfloat16", "--compute", "16F"], "supported: 32F, 16BF"),
+        (["permute", "--dtype", "float32", "--compute", "TF32"], "permute has none"),
+    ],
+)
+def test_compute_types_that_there_are_not_are_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        command.main(arguments)
+
+
+def test_zeros_are_wrong_where_nothing_is_promised(rng: np.random.Generator) -> None:
+    operands = [column_major(rng, shape, "float16") for shape in ((4, 3000), (3000, 4))]
+    reference = reference_of("ij,jk->ik", operands, 0, ComputeType.F16)
+    exact = np.einsum("ij,jk->ik", *(x.astype(np.float64) for x in operands))
+    assert reference.verdict(reference.error_of(exact.astype(np.float16))) == ""
+    assert reference.verdict(reference.error_of(0 * exact)).startswith("wrong")
+
+
+def test_the_smallest_numbers_are_as_exact_as_can_be(rng: np.random.Generator) -> None:
+    """Products below the normal numbers of float16, rounded to the spacing of the others."""
+    operands = [column_major(rng, (30, 40), "float16") for _ in range(3)]
+    text = "ab,ab,ab->ab"
+    exact = np.einsum(text, *(x.astype(np.float64) for x in operands))
+    reference = reference_of(text, operands)
+    found = exact.astype(np.float16)
+    assert reference.verdict(reference.error_of(found)) == ""
+    found.flat[np.argmin(np.abs(exact))] += 4 * SMALLEST["float16"]
+    assert reference.verdict(reference.error_of(found)).startswith("wrong")
+
+
+def test_our_call_gets_the_compute_type(rng: np.random.Generator) -> None:
+    operands = [column_major(rng, (3, 3), "float64") for _ in range(2)]
+    ours = contestants({}, "fixed", ComputeType.TF32)["contract"]("ij,jk->ik", operands, None)
+    with pytest.raises(UnsupportedTypeError, match="TF32"):
+        ours()
+
+
+def test_a_library_is_told_the_compute_type_or_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[ComputeType | None] = []
+
+    def refuse(compute: ComputeType | None) -> None:
+        raise ImportError("no such compute type")
+
+    def library(allow) -> Library:
+        return Library(lambda text, operands, path: lambda: None, lambda x: x, allow=allow)
+
+    known = {"told": lambda: library(told.append), "refusing": lambda: library(refuse)}
+    monkeypatch.setitem(peers.PEERS, "host", known)
+    found = find_peers(("told", "refusing"), "host", ComputeType.TF32)
+    assert told == [ComputeType.TF32]
+    assert list(found.found) == ["told"]
+    assert found.missing == {"refusing": "no such compute type"}
+
+
+# --- candidates -----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("quick")
+def test_every_candidate_is_predicted_checked_and_timed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "out.json"
+    arguments = ["candidates", "--cases", "1", "--limit-gflop", "1e-4", "--dtype", "float32"]
+    assert command.main([*arguments, "--compute", "TF32", "--json", str(target)]) == 0
+    (row,) = json.loads(target.read_text())["rows"]
+    names = list(row["predictions"])
+    assert names == ["contract", *(f"rank {rank}" for rank in range(1, len(names)))]
+    assert len(names) > 2
+    assert row["seconds"].keys() == row["error"].keys() == set(names)
+    predicted = [each["seconds"] for each in row["predictions"].values()]
+    assert predicted == sorted(predicted)
+    assert len({each["reason"] for each in row["predictions"].values()}) > 1
+    assert f"{len(names)}/{len(names)}" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("spoilt", "name"), [(0, "contract"), (2, "rank 2")])
+def test_a_wrong_candidate_fails_its_row(
+    spoilt: int, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = []
+    right = candidates.call
+
+    def call(handle, plan, operands, result):
+        bound.append(plan)
+        run = right(handle, plan, operands, result)
+        return (lambda: result) if len(bound) - 1 == spoilt else run  # nothing is written
+
+    monkeypatch.setattr(candidates, "call", call)
+    target = tmp_path / "out.json"
+    arguments = ["candidates", "--cases", "1", "--limit-gflop", "1e-4", "--json", str(target)]
+    assert command.main(arguments) == 1
+    (row,) = json.loads(target.read_text())["rows"]
+    assert row["failed"].keys() == {name}
+    assert "nan" in row["failed"][name]
 
 
 # --- right and wrong ------------------------------------------------------------------------------
