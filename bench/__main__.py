@@ -1,6 +1,7 @@
 """python -m bench SUITE: run a suite, print its table, keep its numbers.
 
 python -m bench candidates: the planner's candidates, predicted and measured.
+python -m bench kernels: the GPU's kernels, as the compiler leaves them.
 """
 
 import argparse
@@ -10,6 +11,7 @@ from dataclasses import replace
 from math import nan
 from pathlib import Path
 
+from bench import kernels
 from bench.candidates import PLANS, candidates
 from bench.device import HOST, Ceilings, Device
 from bench.gpu import gpu
@@ -28,6 +30,8 @@ EVERY_SUITE = {**SUITES, "candidates": candidates}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one suite; the exit status is 1 if any result was wrong or is missing."""
     arguments = tuple(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ("kernels",):
+        return kernels.main(arguments[1:])
     asked = _parser().parse_args(arguments)
     compute = compute_of(asked.suite, asked.dtype, asked.compute)
     device = HOST if asked.device == "host" else gpu(asked.cutensor)

@@ -1,0 +1,347 @@
+"""python -m bench kernels: a sheet of the GPU's kernels, made without a GPU.
+
+For representative work: the kernel and its tile, what the compiler makes of it, how many blocks a
+multiprocessor holds, the bytes its blocks move, and what the model expects. Nothing is run.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil, prod
+from pathlib import Path
+from typing import Any
+
+from bench.nvrtc import NvrtcError, Usage, library, usage
+from bench.reference import split
+from contract import (
+    Algo,
+    ComputeType,
+    Contraction,
+    ElementwiseOperation,
+    Operand,
+    PlanPreference,
+    Reduction,
+    TensorDescriptor,
+)
+from contract.compute import is_complex
+from contract.descriptors import OperationDescriptor
+from contract.kernels.architectures import ARCHITECTURES, Architecture, architecture_of
+from contract.kernels.call import KernelCall
+from contract.kernels.configurations import HOPPER_TILES, HopperTile, Tile
+from contract.kernels.gett_tiles import Workload
+from contract.kernels.hopper import hopper_calls
+from contract.kernels.lower import lower
+from contract.kernels.product import Problem, held_by, problem_of
+from contract.plan import Gett, Plan, step_bytes, step_flops
+from contract.planner import make_plan
+from contract.text import Row, aligned, seconds
+from contract.text import count as counted
+
+AnyTile = Tile | HopperTile
+ALIGNMENT = 16  # bytes
+# Of a multiprocessor, by the tables of compute capabilities in the CUDA programming guide.
+REGISTERS = 65536
+REGISTER_UNIT = 256  # that a warp takes at once
+RESERVED = 1 << 10  # bytes of shared memory that a block takes beside its own, from 8.0 on
+MOST = {  # warps and blocks
+    60: (64, 32),
+    80: (64, 32),
+    86: (48, 16),
+    89: (48, 24),
+    90: (64, 32),
+    100: (64, 32),
+    120: (48, 24),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An expression of one or two operands of one type, with the extents of its labels."""
+
+    name: str
+    text: str
+    extents: dict[str, int]
+    dtype: str
+    compute: ComputeType | None = None
+
+    @property
+    def operation(self) -> OperationDescriptor:
+        """The operation on packed column-major tensors."""
+        terms, output = split(self.text)
+        inputs = tuple(map(self._operand, terms))
+        d = self._operand(output)
+        if len(inputs) == 2:
+            return Contraction(inputs, d, compute=self.compute)
+        kind = ElementwiseOperation if len(output) == len(terms[0]) else Reduction
+        return kind(inputs, d)
+
+    def _operand(self, labels: str) -> Operand:
+        extents = tuple(self.extents[label] for label in labels)
+        tensor = TensorDescriptor(extents, None, self.dtype, ALIGNMENT)
+        return Operand(tensor, tuple(labels))
+
+
+def _square(dtype: str, compute: str = "", side: int = 4096) -> Work:
+    kind = ComputeType(compute) if compute else None
+    name = f"square-{dtype}-{compute}".rstrip("-")
+    return Work(name, "mk,kn->mn", dict.fromkeys("mkn", side), dtype, kind)
+
+
+WORKS = (
+    _square("float32"),
+    _square("float64"),
+    _square("float32", "TF32"),
+    _square("float32", "3XTF32"),
+    _square("float32", "9X16BF"),
+    _square("float16"),
+    _square("bfloat16"),
+    _square("int8"),
+    _square("complex64", "TF32"),
+    _square("complex128", side=2048),
+    Work("along-k-TF32", "km,kn->mn", dict.fromkeys("mkn", 4096), "float32", ComputeType.TF32),
+    Work("skinny-float32", "mk,kn->mn", {"m": 1 << 18, "k": 256, "n": 16}, "float32"),
+    Work("long-k-float32", "km,kn->mn", {"m": 64, "k": 1 << 18, "n": 64}, "float32"),
+    Work("tiny-float32", "mkl,knl->mnl", {"m": 8, "k": 8, "n": 8, "l": 1 << 16}, "float32"),
+    *(
+        Work(f"permute-{dtype}", "abc->cba", dict.fromkeys("abc", 512), dtype)
+        for dtype in ("int8", "float16", "float32", "float64", "complex128")
+    ),
+    Work("reduce-float32", "abc->b", dict.fromkeys("abc", 512), "float32"),
+)
+
+
+# --- what is known of a kernel ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel on a multiprocessor: ``usage`` is None where there is no compiler.
+
+    ``shared`` is the dynamic shared memory of a block (bytes), ``blocks`` of which are resident.
+    """
+
+    entry: str
+    reason: str
+    grid: int
+    threads: int
+    shared: int
+    usage: Usage | None
+    blocks: int | None
+
+    @property
+    def warps(self) -> int | None:
+        """Warps on a multiprocessor."""
+        return None if self.blocks is None else self.blocks * ceil(self.threads / 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes between blocks and memory, and the least: every element read or written once."""
+
+    read: int
+    written: int
+    least: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """What is known of the work without running it.
+
+    ``seconds`` are those of the model, ``bound`` those of the least bytes at the bandwidth of
+    memory or of the operations at the peak of the units that do them, whichever is more; None
+    where no model says.
+    """
+
+    name: str
+    tile: str
+    launches: tuple[Launch, ...]
+    traffic: Traffic
+    flops: int
+    seconds: float | None
+    bound: float
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each byte that blocks move."""
+        return self.flops / (self.traffic.read + self.traffic.written)
+
+    @property
+    def fraction(self) -> float | None:
+        """The part of the bound that the model expects."""
+        return None if self.seconds is None else self.bound / self.seconds
+
+
+# --- from the work to its sheet ---------------------------------------------------------------
+
+
+def sheet_of(work: Work, architecture: Architecture, hopper: bool, compiles: bool) -> Sheet:
+    """The sheet of the plan that the model prefers of those by our own kernels.
+
+    ``hopper`` is the setting of that name; ``compiles``: whether there is a compiler.
+    """
+    plan = make_plan(work.operation, PlanPreference(algo=Algo.GETT), architecture)
+    (step,) = plan.steps
+    calls = [
+        call for call in lower(plan, step, architecture, hopper) if isinstance(call, KernelCall)
+    ]
+    launches = tuple(launch_of(call, architecture, compiles) for call in calls)
+    flops, least = step_flops(step), step_bytes(plan, step)
+    if isinstance(step, Gett):
+        tile = tile_of(plan, step, calls[0], architecture)
+        problem = problem_of(step, held_by(plan, step))
+        traffic = tile_traffic(problem, tile, calls[0].scratch, least)
+        shape = f"{tile.m}x{tile.n}"
+        arithmetic = flops / peak(problem.workload(architecture), architecture)
+        seconds = None if isinstance(tile, HopperTile) else plan.seconds
+    else:
+        written = plan.slots[plan.output].bytes
+        traffic = Traffic(least - written, written, least)
+        shape, arithmetic, seconds = "", 0.0, plan.seconds
+    bound = max(arithmetic, least / architecture.dram)
+    return Sheet(work.name, shape, launches, traffic, flops, seconds, bound)
+
+
+def launch_of(call: KernelCall, architecture: Architecture, compiles: bool) -> Launch:
+    """One kernel as it is compiled."""
+    threads = prod(call.block)
+    target = call.architecture or str(architecture.capability)
+    found = usage(call.source, target) if compiles else None
+    blocks = None if found is None else resident(found, threads, call.shared, architecture)
+    return Launch(call.entry, call.reason, prod(call.grid), threads, call.shared, found, blocks)
+
+
+def resident(usage: Usage, threads: int, shared: int, architecture: Architecture) -> int:
+    """Blocks that a multiprocessor holds at once."""
+    warps = ceil(threads / 32)
+    most_warps, most_blocks = MOST[architecture.capability]
+    registers = ceil(32 * usage.registers / REGISTER_UNIT) * REGISTER_UNIT * warps
+    reserved = RESERVED if architecture.capability >= 80 else 0
+    return min(
+        most_blocks,
+        most_warps // warps,
+        REGISTERS // registers,
+        architecture.shared // max(usage.shared + shared + reserved, 1),
+    )
+
+
+def tile_of(plan: Plan, step: Gett, call: KernelCall, architecture: Architecture) -> AnyTile:
+    """The tile of the launch that multiplies."""
+    for tile in HOPPER_TILES:
+        if call in (hopper_calls(plan, step, architecture, tile) or ()):
+            return tile
+    assert step.share is not None
+    return step.share.tile
+
+
+def tile_traffic(problem: Problem, tile: AnyTile, scratch: int, least: int) -> Traffic:
+    """What blocks move: A once for each column of tiles, B once for each row, D, parts of sums."""
+    e = problem.extents
+    read_a = e.l * e.m * e.k * ceil(e.n / tile.n) * problem.a.size
+    read_b = e.l * e.k * e.n * ceil(e.m / tile.m) * problem.b.size
+    return Traffic(read_a + read_b + scratch, e.l * e.m * e.n * problem.d.size + scratch, least)
+
+
+def peak(work: Workload, architecture: Architecture) -> float:
+    """Operations a second of the quickest units that may do the work."""
+    rates, parts = architecture.rates, 4 if is_complex(work.dtype) else 1
+    tensor = (getattr(rates, each.rate) / each.products / parts for each in work.arithmetic)
+    multiply_adds: float = max([rates.core(work.dtype), *tensor])
+    return 2 * parts * multiply_adds * architecture.multiprocessors * architecture.clock
+
+
+# --- the table --------------------------------------------------------------------------------
+
+HEAD: Row = (
+    *("work", "launch", "tile", "registers", "spills", "shared", "blocks", "warps"),
+    *("read", "written", "least", "FLOP", "FLOP/B", "predicted", "of bound"),
+)
+
+
+def rows_of(sheet: Sheet) -> Iterator[Row]:
+    """A row for each launch; what is known of all together stands in the first."""
+    traffic = sheet.traffic
+    moved = (f"{counted(each)}B" for each in (traffic.read, traffic.written, traffic.least))
+    predicted = "-" if sheet.seconds is None else seconds(sheet.seconds)
+    fraction = "-" if sheet.fraction is None else f"{sheet.fraction:.0%}"
+    work = (*moved, counted(sheet.flops), f"{sheet.intensity:.3g}", predicted, fraction)
+    for at, launch in enumerate(sheet.launches):
+        name, tile = ("", "") if at else (sheet.name, sheet.tile)
+        yield (name, launch.entry, tile, *_resources(launch), *(("",) * len(work) if at else work))
+
+
+def _resources(launch: Launch) -> tuple[str, ...]:
+    used = launch.usage
+    if used is None:
+        return "-", "-", f"-+{launch.shared}", "-", "-"
+    shared = f"{used.shared}+{launch.shared}"
+    return tuple(map(str, (used.registers, used.spills, shared, launch.blocks, launch.warps)))
+
+
+def as_json(sheet: Sheet) -> dict[str, Any]:
+    """Everything in the table, and the reasons of the launches."""
+    launches = [{**asdict(each), "warps": each.warps} for each in sheet.launches]
+    derived = {"intensity": sheet.intensity, "fraction_of_bound": sheet.fraction}
+    return {**asdict(sheet), "launches": launches, **derived}
+
+
+# --- the command ------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the sheets of the chosen work; the exit status is 1 if a kernel does not compile."""
+    asked = _parser().parse_args(arguments)
+    architecture = architecture_of(asked.capability)
+    missing = why_missing()
+    if missing:
+        print(f"registers, spills, static shared memory and blocks are not known: {missing}")
+    sheets, failed = [], {}
+    for work in chosen(asked.cases):
+        try:
+            sheets.append(sheet_of(work, architecture, asked.hopper, not missing))
+        except NvrtcError as error:
+            failed[work.name] = str(error)
+    print("\n".join(aligned([HEAD, *(row for sheet in sheets for row in rows_of(sheet))])))
+    for name, why in failed.items():
+        print(f"FAILED {name}: {why}")
+    if asked.json:
+        found = {
+            "capability": asked.capability,
+            "hopper": asked.hopper,
+            "compiler": missing or "nvrtc",
+            "failed": failed,
+            "sheets": [as_json(sheet) for sheet in sheets],
+        }
+        asked.json.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n")
+    return 1 if failed else 0
+
+
+def why_missing() -> str:
+    """Why there is no compiler; empty where there is one."""
+    try:
+        library()
+    except NvrtcError as error:
+        return str(error)
+    return ""
+
+
+def chosen(names: str) -> list[Work]:
+    """The work with these names, all where none is given; SystemExit for an unknown name."""
+    wanted = [name for name in names.split(",") if name]
+    known = {work.name: work for work in WORKS}
+    unknown = sorted(set(wanted) - set(known))
+    if unknown:
+        raise SystemExit(f"Unknown cases {', '.join(unknown)}: known are {', '.join(known)}.")
+    return [known[name] for name in wanted] or list(WORKS)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench kernels", description=__doc__)
+    known = [each.capability for each in ARCHITECTURES]
+    parser.add_argument(
+        "--capability", type=int, default=90, choices=known, help="10 major + minor"
+    )
+    parser.add_argument("--hopper", action="store_true", help="as with CONTRACT_HOPPER=1")
+    parser.add_argument("--cases", default="", help="names of work (the first column)")
+    parser.add_argument("--json", type=Path, help="write the numbers")
+    return parser
