@@ -12,23 +12,50 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCH = (sys.executable, "-u", "-m", "bench")
+HOPPER = {"CONTRACT_HOPPER": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """A suite with the type of its data, a compute type, and what is set for it."""
+
+    name: str
+    dtype: str
+    compute: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def part(self) -> str:
+        """The name of its part."""
+        words = (self.name, self.dtype, self.compute, "hopper" if self.environment else "")
+        return "-".join(filter(None, words))
+
+
 SUITES = (
-    ("permute", "float32"),
-    ("tccg", "float32"),
-    ("tccg", "float64"),
-    ("reduce", "float32"),
-    ("elementwise", "float32"),
-    ("overhead", "float32"),
-    ("random", "float64"),
-    ("pain", "float32"),
-    ("permute", "float64"),
+    Suite("permute", "float32"),
+    Suite("tccg", "float32"),
+    Suite("tccg", "float64"),
+    Suite("tccg", "float32", "TF32"),
+    Suite("tccg", "bfloat16"),
+    Suite("tccg", "float32", "TF32", HOPPER),
+    Suite("tccg", "bfloat16", environment=HOPPER),
+    Suite("tccg", "float16", environment=HOPPER),
+    Suite("candidates", "float32"),
+    Suite("candidates", "float64"),
+    Suite("candidates", "float32", "TF32"),
+    Suite("reduce", "float32"),
+    Suite("elementwise", "float32"),
+    Suite("overhead", "float32"),
+    Suite("random", "float64"),
+    Suite("pain", "float32"),
+    Suite("permute", "float64"),
 )
 
 
@@ -36,7 +63,7 @@ SUITES = (
 class Part:
     """A command with the most seconds it may take; ``numbers`` is the JSON that it writes.
 
-    ``absent`` says why it cannot run here.
+    ``absent`` says why it cannot run here, ``environment`` is set for it alone.
     """
 
     name: str
@@ -44,6 +71,7 @@ class Part:
     seconds: float
     numbers: Path | None = None
     absent: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +127,11 @@ def suites(out: Path, cutensor: Path | None, gflop: float | None) -> Iterator[Pa
     options = ["--device", "gpu"]
     options += ["--cutensor", str(cutensor)] if cutensor else []
     options += ["--limit-gflop", str(gflop)] if gflop else []
-    for suite, dtype in SUITES:
-        name = f"{suite}-{dtype}"
-        numbers = out / f"{name}.json"
-        command = (*BENCH, suite, "--dtype", dtype, "--json", str(numbers), *options)
-        yield Part(name, command, 240, numbers)
+    for suite in SUITES:
+        numbers = out / f"{suite.part}.json"
+        kind = ("--dtype", suite.dtype, *(("--compute", suite.compute) if suite.compute else ()))
+        command = (*BENCH, suite.name, *kind, "--json", str(numbers), *options)
+        yield Part(suite.part, command, 240, numbers, environment=suite.environment)
 
 
 # --- running --------------------------------------------------------------------------------------
@@ -118,14 +146,14 @@ def result_of(part: Part, out: Path, end: float) -> Result:
         part.numbers.unlink(missing_ok=True)
     begin = time.monotonic()
     with (out / f"{part.name}.log").open("w") as log:
-        status = finished(part.command, limit, log)
+        status = finished(part.command, limit, log, part.environment)
     return Result(part, status, time.monotonic() - begin)
 
 
-def finished(command: Sequence[str], limit: float, log: Any) -> str:
+def finished(command: Sequence[str], limit: float, log: Any, own: Mapping[str, str]) -> str:
     """How a command ended; all of its processes are killed after ``limit`` seconds."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **own}
     begun = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -149,7 +177,7 @@ def finished(command: Sequence[str], limit: float, log: Any) -> str:
 def table(results: Sequence[Result]) -> str:
     """A line for each part; what a suite wrote counts even where it was stopped."""
     head = (
-        f"{'part':<22}{'seconds':>8}{'cases':>7}{'ours bad':>9}{'mean':>8}{'worst':>8}{'bound':>7}"
+        f"{'part':<28}{'seconds':>8}{'cases':>7}{'ours bad':>9}{'mean':>8}{'worst':>8}{'bound':>7}"
     )
     return "\n".join([f"{head}  status", *map(line, results)])
 
@@ -157,7 +185,7 @@ def table(results: Sequence[Result]) -> str:
 def line(result: Result) -> str:
     """Ratios are to the best peer; the part of the bound is a geometric mean."""
     cells = numbers_of(result.part.numbers)
-    return f"{result.part.name:<22}{result.seconds:>8.0f}{cells}  {result.status}"
+    return f"{result.part.name:<28}{result.seconds:>8.0f}{cells}  {result.status}"
 
 
 def numbers_of(path: Path | None) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import __main__ as command
 from bench import gpu_session
 from bench.gpu_session import Part, Result, result_of
 
@@ -30,6 +31,31 @@ def test_failures_and_absence_are_named(tmp_path: Path) -> None:
     assert status(part("raise SystemExit(3)"), tmp_path) == "exit status 3"
     assert status(part("", absent="no tool"), tmp_path) == "no tool"
     assert status(part(""), tmp_path, seconds=-1) == "left out: no time"
+
+
+def test_what_is_set_for_a_part_is_set_for_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CONTRACT_HOPPER", raising=False)
+    code = "import os; print(os.environ.get('CONTRACT_HOPPER'))"
+    for environment, printed in (({"CONTRACT_HOPPER": "1"}, "1"), ({}, "None")):
+        assert status(part(code, environment=environment), tmp_path) == "ok"  # type: ignore[arg-type]
+        assert (tmp_path / "part.log").read_text().strip() == printed
+
+
+def test_every_suite_takes_what_the_session_asks_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts' own commands, up to the first thing that needs a GPU."""
+
+    def gpu(cutensor: Path | None) -> None:
+        raise SystemExit("a GPU from here on")
+
+    monkeypatch.setattr(command, "gpu", gpu)
+    for each in gpu_session.suites(tmp_path, None, 1e-5):
+        arguments = each.command[each.command.index("bench") + 1 :]
+        with pytest.raises(SystemExit, match="a GPU from here on"):
+            command.main(arguments)
 
 
 def test_a_part_that_hangs_is_stopped_with_its_children(tmp_path: Path) -> None:
@@ -81,5 +107,8 @@ def test_parts_are_chosen_by_the_beginning_of_their_names(
     monkeypatch.setattr(gpu_session, "result_of", record)
     monkeypatch.setattr(sys, "argv", ["gpu_session.py", str(tmp_path), "tccg", "calls"])
     assert gpu_session.main() == 0
-    assert ran == ["calls", "tccg-float32", "tccg-float64"]
+    kinds = ("float32", "float64", "float32-TF32", "bfloat16")
+    by_hopper = ("float32-TF32", "bfloat16", "float16")
+    suites = [*kinds, *(f"{kind}-hopper" for kind in by_hopper)]
+    assert ran == ["calls", *(f"tccg-{suite}" for suite in suites)]
     assert "tccg-float64" in capsys.readouterr().out
