@@ -181,7 +181,7 @@ CORE_TILES = {
         CoreTile(1, 4, 256, 16, 1, 4, 4, 8, 1, 4, 0.20, "vector times matrix"),
         CoreTile(1, 4, 4, 256, 4, 4, 1, 1, 128, 4, 0.30, "dot product"),
         CoreTile(32, 4, 4, 8, 4, 1, 1, 4, 1, 6, 0.20, "many tiny products"),
-        CoreTile(16, 8, 8, 8, 4, 2, 2, 4, 1, 6, 0.30, "many tiny products"),
+        CoreTile(16, 8, 8, 8, 4, 2, 2, 4, 1, 5, 0.30, "many tiny products"),
         CoreTile(8, 16, 16, 16, 4, 4, 4, 4, 1, 4, 0.40, "many small products"),
     ),
     8: (
@@ -230,11 +230,11 @@ _SINGLE = (
 _SINGLE_IN_PARTS = (
     (1, 128, 128, (2, 4), 4, 1, 0.75, "large"),
     (1, 64, 64, (2, 2), 4, 2, 0.65, "medium"),
-    (1, 32, 32, (2, 2), 4, 5, 0.40, "small"),
+    (1, 32, 32, (2, 2), 4, 4, 0.40, "small"),
     (1, 128, 32, (4, 1), 4, 2, 0.50, "few columns"),
     (1, 32, 128, (1, 4), 4, 2, 0.50, "few rows"),
     (8, 16, 16, (1, 1), 2, 2, 0.25, "many tiny products"),
-    (4, 32, 32, (1, 2), 2, 2, 0.40, "many small products"),
+    (4, 32, 32, (1, 2), 2, 1, 0.40, "many small products"),
 )
 _DOUBLE = (
     (1, 128, 64, (4, 2), 3, 1, 0.85, "large"),
@@ -258,8 +258,8 @@ _COMPLEX_IN_PARTS = (
     (1, 64, 64, (2, 4), 3, 1, 0.75, "large"),
     (1, 64, 32, (2, 2), 3, 2, 0.70, "medium"),
     (1, 32, 32, (2, 2), 3, 2, 0.50, "small"),
-    (1, 128, 16, (4, 1), 3, 2, 0.45, "few columns"),
-    (1, 16, 128, (1, 4), 3, 1, 0.40, "few rows"),
+    (1, 64, 16, (4, 1), 3, 2, 0.45, "few columns"),
+    (1, 16, 64, (1, 4), 3, 2, 0.45, "few rows"),
     (8, 16, 16, (1, 1), 2, 1, 0.35, "many tiny products"),
     (4, 32, 32, (1, 2), 2, 1, 0.45, "many small products"),
 )

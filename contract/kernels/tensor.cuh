@@ -532,22 +532,34 @@ struct TensorCores {
     else return sum[0][i][j][e];
   }
 
+  // ``left`` k's of the step are in the tensor.
   __device__ void step(const Stage &stage, int left) {
 #pragma unroll
     for (int k = 0; k < Tile::K; k += Unit::K) {
       ColumnsOfB b;
-#pragma unroll
-      for (int j = 0; j < TN / PAIR; ++j)
-        ReadB::read(stage.b, l * Tile::N + first_n + j * PAIR * 8, k, left, b[j]);
+      read(stage, k, left, b);
 #pragma unroll
       for (int i = 0; i < TM; ++i) {
         RowsOfA a;
-        ReadA::read(stage.a, l * Tile::M + first_m + i * 16, k, left, a);
-        if constexpr (Unit::PARTS == 1) row<false>(i, a, b);
-        else if (all_finite(a, b)) row<false>(i, a, b);
-        else row<true>(i, a, b);
+        read(stage, k, left, i, a);
+        if constexpr (Unit::PARTS > 1) {
+          const bool finite = all_finite(a, b);
+          if (!finite) bound(a, b);
+#pragma unroll
+          for (int order = Unit::PARTS - 1; order > 0; --order) multiply_parts(i, order, a, b);
+          if (!finite) read(stage, k, left, b), read(stage, k, left, i, a);
+        }
+        multiply_parts(i, 0, a, b);
       }
     }
+  }
+
+  __device__ void read(const Stage &stage, int k, int left, int i, RowsOfA &a) const {
+    ReadA::read(stage.a, l * Tile::M + first_m + i * 16, k, left, a);
+  }
+  __device__ void read(const Stage &stage, int k, int left, ColumnsOfB &b) const {
+#pragma unroll
+    for (int j = 0; j < TN / PAIR; ++j) ReadB::read(stage.b, l * Tile::N + first_n + j * PAIR * 8, k, left, b[j]);
   }
 
   // Whether parts may be multiplied as they are.
@@ -558,26 +570,35 @@ struct TensorCores {
     return __all_sync(~0u, finite);
   }
 
-  // Planes multiply as complex numbers do; of the parts those products that count, the small ones first.
-  template <bool BOUNDED>
-  __device__ void row(int i, const RowsOfA &a, const ColumnsOfB &b) {
+  // Takes what is not finite out of the first parts.
+  static __device__ void bound(RowsOfA &a, ColumnsOfB &b) {
+#pragma unroll
+    for (int x = 0; x < ReadA::PLANES; ++x)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) a[e].at[x][0] = Unit::bounded(a[e].at[x][0]);
+#pragma unroll
+    for (int y = 0; y < ReadB::PLANES; ++y)
+#pragma unroll
+      for (int j = 0; j < TN; ++j) b[j / PAIR][j % PAIR].at[y][0] = Unit::bounded(b[j / PAIR][j % PAIR].at[y][0]);
+  }
+
+  // The products of parts p and q with p + q = order; planes multiply as complex numbers do. Orders come from the
+  // last, whose products are the smallest; those beyond are below the roundoff of sums.
+  __device__ void multiply_parts(int i, int order, const RowsOfA &a, const ColumnsOfB &b) {
 #pragma unroll
     for (int j = 0; j < TN; ++j)
 #pragma unroll
-      for (int order = Unit::PARTS - 1; order >= 0; --order)
+      for (int p = 0; p <= order; ++p)
 #pragma unroll
-        for (int p = 0; p <= order; ++p)
+        for (int x = 0; x < ReadA::PLANES; ++x)
 #pragma unroll
-          for (int x = 0; x < ReadA::PLANES; ++x)
-#pragma unroll
-            for (int y = 0; y < ReadB::PLANES; ++y) {
-              auto upper = a[0].at[x][p], lower = a[1].at[x][p], right = b[j / PAIR][j % PAIR].at[y][order - p];
-              if constexpr (BOUNDED)
-                if (order) upper = Unit::bounded(upper), lower = Unit::bounded(lower), right = Unit::bounded(right);
-              if constexpr (ReadA::PLANES == 2 && ReadB::PLANES == 2)
-                if (x == 1 && y == 1) upper = Unit::negative(upper), lower = Unit::negative(lower);
-              Unit::multiply(sum[PLANES == 2 ? (x + y) % 2 : 0][i][j], upper, lower, right);
-            }
+          for (int y = 0; y < ReadB::PLANES; ++y) {
+            auto upper = a[0].at[x][p], lower = a[1].at[x][p];
+            if constexpr (ReadA::PLANES == 2 && ReadB::PLANES == 2)
+              if (x == 1 && y == 1) upper = Unit::negative(upper), lower = Unit::negative(lower);
+            const auto &right = b[j / PAIR][j % PAIR].at[y][order - p];
+            Unit::multiply(sum[PLANES == 2 ? (x + y) % 2 : 0][i][j], upper, lower, right);
+          }
   }
 };
 

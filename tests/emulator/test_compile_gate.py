@@ -11,7 +11,7 @@ import pytest
 
 import contract as ct
 from contract.kernels.architectures import Architecture, architecture_of
-from contract.kernels.arithmetic import F64, F64_WIDE, TF32
+from contract.kernels.arithmetic import BF16X6, F64, F64_WIDE, TF32
 from contract.kernels.call import KernelCall
 from contract.kernels.configurations import (
     CORE_TILES,
@@ -202,7 +202,7 @@ TENSOR += [
     (capability, family)
     for capability in (80, 100)
     for kind in KINDS
-    if kind[0] in (TF32, F64)
+    if kind[0] in (TF32, F64, BF16X6)
     for family in tensor_products(kind, slice(0, 1), [("m", "n")])
 ]
 ALL_TENSOR = [
