@@ -17,7 +17,10 @@ __device__ inline unsigned bits_of(BFloat16 lower, BFloat16 upper) { return lowe
 // ``split`` says whether all it saw is finite. What is not is its first part alone: times a smaller part that is zero
 // it would be NaN, so that ``bounded`` takes its place there.
 
-// float32 as PARTS of tf32: 11 bits each. What is beyond the largest tf32 is cut instead of rounded to infinity.
+__device__ inline bool is_finite(float x) { return fabsf(x) < __uint_as_float(0x7f800000); }
+
+// float32 as PARTS of tf32: 11 bits each. What is beyond the largest tf32 is cut instead of rounded to infinity. The
+// units cut what a part has beyond its 11 bits.
 template <int PARTS_>
 struct Tf32 {
   using Sum = float;
@@ -25,20 +28,25 @@ struct Tf32 {
   using Words = Vector<unsigned, 2>;
   static constexpr int K = 8, PER = 2, PARTS = PARTS_;
 
+  // Half of the last bit added; the sum with 0 makes every NaN a quiet one, whose first bits say so.
+  static __device__ unsigned rounded(float x) {
+    const unsigned bits = __float_as_uint(x + 0.0f);
+    return fabsf(x) < __uint_as_float(0x7f7ff000) ? bits + 0x1000 : bits;
+  }
+
   static __device__ bool split(const float (&x)[PER], Words (&parts)[PARTS]) {
     bool finite = true;
 #pragma unroll
     for (int e = 0; e < PER; ++e) {
       float rest = x[e];
-      const bool ends = (__float_as_uint(rest) & 0x7fffffff) < 0x7f800000;
+      parts[0].at[e] = rounded(rest);
 #pragma unroll
-      for (int p = 0; p < PARTS; ++p) {
-        const unsigned bits = __float_as_uint(rest);
-        const bool rounds = (bits & 0x7fffffff) < 0x7f7ff000;
-        parts[p].at[e] = (rounds ? bits + 0x1000 : bits) & 0xffffe000;
-        rest = ends ? rest - __uint_as_float(parts[p].at[e]) : 0.0f;
+      for (int p = 1; p < PARTS; ++p) {
+        parts[p - 1].at[e] &= 0xffffe000;
+        rest = is_finite(x[e]) ? rest - __uint_as_float(parts[p - 1].at[e]) : 0.0f;
+        parts[p].at[e] = rounded(rest);
+        finite = finite && is_finite(x[e]);
       }
-      finite = finite && ends;
     }
     return finite;
   }
@@ -90,13 +98,10 @@ struct Bf16 {
   using Words = Vector<unsigned, 2>;
   static constexpr int K = 16, PER = 4, PARTS = PARTS_;
 
-  static __device__ bool ends(float x) { return (__float_as_uint(x) & 0x7fffffff) < 0x7f800000; }
-
   static __device__ BFloat16 part(float &rest) {
-    const unsigned bits = __float_as_uint(rest), size = bits & 0x7fffffff;
     BFloat16 y = convert<BFloat16>(rest);
-    if (size >= 0x7f7f8000 && size < 0x7f800000) y.bits = bits >> 16;
-    rest = ends(rest) ? rest - widened(y) : 0.0f;
+    if (fabsf(rest) >= __uint_as_float(0x7f7f8000) && is_finite(rest)) y.bits = __float_as_uint(rest) >> 16;
+    rest = is_finite(rest) ? rest - widened(y) : 0.0f;
     return y;
   }
 
@@ -105,7 +110,7 @@ struct Bf16 {
 #pragma unroll
     for (int w = 0; w < 2; ++w) {
       float lower = x[2 * w], upper = x[2 * w + 1];
-      finite = finite && ends(lower) && ends(upper);
+      finite = finite && is_finite(lower) && is_finite(upper);
 #pragma unroll
       for (int p = 0; p < PARTS; ++p) {
         const BFloat16 low = part(lower);

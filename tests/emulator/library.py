@@ -41,6 +41,7 @@ def library(text: str) -> Path:
     def make(target: Path) -> None:
         build_module(translate(ptx.parse(text)), target)
 
+    engine()  # before the module's lock is held, which may be the engine's too
     return cached(_library_file(text), make)
 
 
