@@ -21,27 +21,13 @@ struct CoreTile {
 // element (k, row) is at k PITCH + row. Lanes cover 32 bytes along k, so that with the pitch's four elements of
 // padding the stores that turn a factor meet no bank twice.
 template <class F, class Compute, class Sum, class Offset, int ROWS, int K, int THREADS>
-struct Loader : Accesses<F, ROWS, K, THREADS> {
-  using Access = Accesses<F, ROWS, K, THREADS>;
-  using T = typename F::Type;
-  using Raw = Vector<T, F::width>;
-  using Access::ITEMS_K, Access::ITEMS_ROW;
+struct Loader : FactorRows<F, Offset, ROWS, K, THREADS> {
+  using Rows = FactorRows<F, Offset, ROWS, K, THREADS>;
+  using typename Rows::Raw;
+  using Rows::ITEMS_K, Rows::ITEMS_ROW, Rows::FactorRows;
   static constexpr int PITCH = ROWS + most(4, 16 / (int)sizeof(Sum)), BYTES = K * PITCH * (int)sizeof(Sum);
 
-  const T *origin;
-  bool there[ITEMS_ROW];
-  Offset row[ITEMS_ROW];
   Raw raw[ITEMS_ROW][ITEMS_K];
-
-  // ``valid(row)`` says whether a row is in the tensor; ``rows`` has the offsets of those that are.
-  template <class Valid>
-  __device__ Loader(const T *origin, const Offset *rows, const Valid &valid) : origin(origin) {
-#pragma unroll
-    for (int i = 0; i < ITEMS_ROW; ++i) {
-      there[i] = this->takes_part && valid(Access::row(i));
-      row[i] = there[i] ? rows[Access::row(i)] : 0;
-    }
-  }
 
   // Begins to read a step with ``left`` k's left.
   template <class Index>
@@ -53,7 +39,7 @@ struct Loader : Accesses<F, ROWS, K, THREADS> {
 #pragma unroll
       for (int i = 0; i < ITEMS_ROW; ++i) {
         raw[i][j] = Raw{};
-        if (there[i] && inside) raw[i][j] = *(const Raw *)(origin + row[i] + offset);
+        if (this->there[i] && inside) raw[i][j] = *(const Raw *)(this->origin + this->offset[i] + offset);
       }
     }
   }
@@ -72,8 +58,8 @@ struct Loader : Accesses<F, ROWS, K, THREADS> {
           values.at[e] = convert<Sum>(apply<F::op>(convert<Compute>(raw[i][j].at[e])));
           if (F::op != Operator::IDENTITY && this->k(j) >= left) values.at[e] = zero<Sum>();
         }
-        Sum *to = stage + this->k(j) * PITCH + Access::row(i);
-        if constexpr (Access::BY_K) {
+        Sum *to = stage + this->k(j) * PITCH + this->row(i);
+        if constexpr (Rows::BY_K) {
 #pragma unroll
           for (int e = 0; e < F::width; ++e) to[e * PITCH] = values.at[e];
         } else {

@@ -77,4 +77,26 @@ struct Accesses {
   __device__ int row(int item) const { return first_row + item * DOWN * UNIT_ROW; }
 };
 
+// The rows of a factor that a thread reads: where they are, and whether they are in the tensor.
+template <class F, class Offset, int ROWS, int K, int THREADS>
+struct FactorRows : Accesses<F, ROWS, K, THREADS> {
+  using Access = Accesses<F, ROWS, K, THREADS>;
+  using T = typename F::Type;
+  using Raw = Vector<T, F::width>;
+
+  const T *origin;
+  bool there[Access::ITEMS_ROW];
+  Offset offset[Access::ITEMS_ROW];
+
+  // ``valid(row)`` says whether a row is in the tensor; ``rows`` has the offsets of those that are.
+  template <class Valid>
+  __device__ FactorRows(const T *origin, const Offset *rows, const Valid &valid) : origin(origin) {
+#pragma unroll
+    for (int i = 0; i < Access::ITEMS_ROW; ++i) {
+      there[i] = this->takes_part && valid(this->row(i));
+      offset[i] = there[i] ? rows[this->row(i)] : 0;
+    }
+  }
+};
+
 }  // namespace contract

@@ -253,29 +253,15 @@ struct Staged {
 
 // Copies steps of a factor from memory, WIDTH elements at once: without registers where an access has 4 bytes or more.
 template <class F, class Unit, class Offset, int ROWS, int K, int THREADS>
-struct Copier : Accesses<F, ROWS, K, THREADS> {
-  using Access = Accesses<F, ROWS, K, THREADS>;
+struct Copier : FactorRows<F, Offset, ROWS, K, THREADS> {
+  using Rows = FactorRows<F, Offset, ROWS, K, THREADS>;
   using Place = Staged<F, Unit, ROWS, K>;
-  using T = typename F::Type;
-  using Raw = Vector<T, F::width>;
-  using Access::ITEMS_K, Access::ITEMS_ROW;
+  using typename Rows::T, typename Rows::Raw;
+  using Rows::ITEMS_K, Rows::ITEMS_ROW, Rows::FactorRows;
   static constexpr int BYTES = sizeof(Raw);
   static constexpr bool DIRECT = BYTES >= 4;
 
-  const T *origin;
-  bool there[ITEMS_ROW];
-  Offset row[ITEMS_ROW];
   Raw raw[DIRECT ? 1 : ITEMS_ROW][DIRECT ? 1 : ITEMS_K];
-
-  // ``valid(row)`` says whether a row is in the tensor; ``rows`` has the offsets of those that are.
-  template <class Valid>
-  __device__ Copier(const T *origin, const Offset *rows, const Valid &valid) : origin(origin) {
-#pragma unroll
-    for (int i = 0; i < ITEMS_ROW; ++i) {
-      there[i] = this->takes_part && valid(Access::row(i));
-      row[i] = there[i] ? rows[Access::row(i)] : 0;
-    }
-  }
 
   // Begins to copy a step with ``left`` k's left; zeros beyond them and beyond the tensor.
   template <class Index>
@@ -287,10 +273,10 @@ struct Copier : Accesses<F, ROWS, K, THREADS> {
       const Offset offset = inside ? offsets[this->k(j)] : 0;
 #pragma unroll
       for (int i = 0; i < ITEMS_ROW; ++i) {
-        const bool valid = there[i] && inside;
-        const T *from = valid ? origin + row[i] + offset : origin;
+        const bool valid = this->there[i] && inside;
+        const T *from = valid ? this->origin + this->offset[i] + offset : this->origin;
         if constexpr (DIRECT) {
-          copy(shared_address(stage + Place::at(Access::row(i), this->k(j))), from, valid ? BYTES : 0);
+          copy(shared_address(stage + Place::at(this->row(i), this->k(j))), from, valid ? BYTES : 0);
         } else {
           raw[i][j] = Raw{};
           if (valid) raw[i][j] = *(const Raw *)from;
@@ -306,7 +292,7 @@ struct Copier : Accesses<F, ROWS, K, THREADS> {
 #pragma unroll
       for (int j = 0; j < ITEMS_K; ++j)
 #pragma unroll
-        for (int i = 0; i < ITEMS_ROW; ++i) *(Raw *)(stage + Place::at(Access::row(i), this->k(j))) = raw[i][j];
+        for (int i = 0; i < ITEMS_ROW; ++i) *(Raw *)(stage + Place::at(this->row(i), this->k(j))) = raw[i][j];
     }
   }
 
