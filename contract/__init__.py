@@ -7,6 +7,8 @@ from contract.config import Settings
 from contract.conversion import convert_layout
 from contract.descriptors import (
     Algo,
+    AutotuneMode,
+    CacheMode,
     Contraction,
     ElementwiseOperation,
     JitMode,
@@ -32,14 +34,17 @@ from contract.handle import Handle, default_handle
 from contract.numpy_einsum import einsum, einsum_path
 from contract.operators import BinaryOperator, Operator
 from contract.plan import Plan
+from contract.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Algo",
     "ArchMismatchError",
+    "AutotuneMode",
     "BinaryOperator",
     "CacheFileError",
+    "CacheMode",
     "ComputeType",
     "ContractError",
     "ContractExpression",

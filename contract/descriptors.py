@@ -24,6 +24,8 @@ from contract.operators import BinaryOperator, Operator, require, require_binary
 
 __all__ = [
     "Algo",
+    "AutotuneMode",
+    "CacheMode",
     "Contraction",
     "ElementwiseOperation",
     "JitMode",
@@ -386,6 +388,7 @@ class Algo(Enum):
     """Shapes of step lists: what a plan is made of."""
 
     DEFAULT = "default"  # the cheapest by model
+    DEFAULT_PATIENT = "default patient"  # the fastest of all, measured when it is planned
     GEMM = "gemm"  # one matrix product, operands used where they lie
     GETT = "gett"  # one product on strided operands, packed panel by panel
     TTGT = "ttgt"  # permutations, a matrix product, a permutation
@@ -401,13 +404,28 @@ class JitMode(Enum):
     DEFAULT = "default"  # extents and strides are constants of the kernel
 
 
+class AutotuneMode(Enum):
+    """Whether calls measure candidates before one of them stays."""
+
+    NONE = "none"
+    INCREMENTAL = "incremental"  # each call runs the next candidate, then the fastest stays
+
+
+class CacheMode(Enum):
+    """Whether the plan is kept in the handle's plan cache."""
+
+    NONE = "none"  # neither looked up nor kept
+    PEDANTIC = "pedantic"  # found again by exactly the same operation and preference
+
+
 @dataclass(frozen=True, slots=True)
 class PlanPreference:
     """How to plan: the algorithm, the n-th best candidate, limits, and the contraction path.
 
     ``path`` is what opt_einsum takes as ``optimize``: a name, an explicit path, or an optimizer.
     ``workspace_limit`` (bytes) excludes plans that need more beside operands and result.
-    ``jit_mode`` decides whether kernels are compiled for the extents of the plan.
+    ``jit_mode`` decides whether kernels are compiled for the extents of the plan. Incremental
+    tuning measures ``incremental_count`` candidates.
     """
 
     algo: Algo = Algo.DEFAULT
@@ -415,10 +433,19 @@ class PlanPreference:
     workspace_limit: int | None = None
     path: Hashable | Any = "auto"
     jit_mode: JitMode = JitMode.NONE
+    autotune: AutotuneMode = AutotuneMode.NONE
+    incremental_count: int = 4
+    cache_mode: CacheMode = CacheMode.PEDANTIC
 
     def __post_init__(self) -> None:
         _require_kind("algo", self.algo, Algo)
         _require_kind("jit_mode", self.jit_mode, JitMode)
+        _require_kind("autotune", self.autotune, AutotuneMode)
+        _require_kind("cache_mode", self.cache_mode, CacheMode)
+        if not isinstance(self.incremental_count, int) or self.incremental_count < 1:
+            raise InvalidValueError(
+                f"incremental_count is an integer of 1 or more: it is {self.incremental_count!r}."
+            )
         limit = self.workspace_limit
         for name, value in (("kernel_rank", self.kernel_rank), ("workspace_limit", limit)):
             if value is not None and (not isinstance(value, int) or value < 0):

@@ -97,6 +97,9 @@ class Arrays(Protocol):
     def available_bytes(self) -> int | None:
         """Memory that can be had; None where the system does not say."""
 
+    def capturing(self) -> bool:
+        """Whether the current stream records a graph: nothing runs, nothing may be waited for."""
+
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         """The time in which the device and the stream are current; None: the current stream."""
 

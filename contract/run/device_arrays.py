@@ -107,6 +107,9 @@ class DeviceArrays:
         free, _ = self._cupy.cuda.runtime.memGetInfo()
         return int(free + self._cupy.get_default_memory_pool().free_bytes())
 
+    def capturing(self) -> bool:
+        return bool(self._cupy.cuda.get_current_stream().is_capturing())
+
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         if stream is None and self._current_device() == self.device:
             return NOTHING_TO_DO

@@ -93,6 +93,9 @@ class HostArrays:
                 return int(rest.split()[0]) * 1024
         return None
 
+    def capturing(self) -> bool:
+        return False
+
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         if stream is not None:
             raise InvalidValueError(f"The host has no streams: stream is {stream!r}.")

@@ -11,7 +11,7 @@ from contract import config, errors
 PACKAGE = Path(contract.__file__).parent
 
 LEVELS = (
-    {"errors", "text", "lattice"},
+    {"errors", "text", "lattice", "version"},
     {"config", "layout", "compute", "workspace", "order", "cache"},
     {"operators", "heuristics", "expression", "kernels.architectures"},
     {"descriptors", "kernels.blas_model", "kernels.configurations", "kernels.names"},

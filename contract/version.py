@@ -1,0 +1,5 @@
+"""The version of the library: plans on disk belong to one."""
+
+__all__ = ["VERSION"]
+
+VERSION = "0.1.0"
