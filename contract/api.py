@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from contract.compute import ComputeType
-from contract.descriptors import TensorDescriptor
+from contract.descriptors import PlanPreference, TensorDescriptor
 from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.evaluation import (
     arrays_of,
@@ -39,6 +39,7 @@ def contract(
     operators: Sequence[Operator | str | None] | None = None,
     optimize: Any = "auto",
     memory_limit: int | None = None,
+    preference: PlanPreference | None = None,
     handle: Handle | None = None,
     stream: Any = None,
 ) -> Array:
@@ -52,7 +53,8 @@ def contract(
     ``out``. C has the modes of the output in any layout; beta is 1 where C is given and beta
     is not. With alpha or beta 0 the scaled tensors are not read. ``operators`` has one unary
     operator (or None) for each operand, and may have one more for C. ``optimize`` is
-    opt_einsum's; ``memory_limit`` bounds the bytes of the result and the workspace together.
+    opt_einsum's; ``memory_limit`` bounds the bytes of the result and the workspace together;
+    ``preference`` says how to plan, tune and cache (None: as the handle prefers).
 
     CuPy arrays give a CuPy array and run on their device: on ``stream``, or on CuPy's current
     stream, without waiting for it. All arrays of a call lie on one device.
@@ -68,14 +70,16 @@ def contract(
     if out is None and c is None and beta is None and stream is None:
         layouts = handle.arrays.layouts(operands)
         if layouts is not None and operators is None:
-            key = (expression, order, compute_type, optimize, memory_limit, *layouts)
+            key = (expression, order, compute_type, optimize, memory_limit, preference, *layouts)
             try:
-                call = handle.plans.get(key)
+                call = handle.plans.find(key)
             except TypeError:  # a path may be a list
                 call = None
             if call is not None:
                 return call.fresh(operands, alpha)
-    options = Options(order, compute_type, frozen(operators), frozen(optimize), memory_limit)
+    options = Options(
+        *(order, compute_type, frozen(operators), frozen(optimize), memory_limit, preference)
+    )
     scalars = alpha, beta_of(c, beta), 0
     return evaluate(handle, expression, operands, options, out, c, scalars, stream)
 
@@ -106,6 +110,7 @@ def contract_expression(
     operators: Sequence[Operator | str | None] | None = None,
     optimize: Any = "auto",
     memory_limit: int | None = None,
+    preference: PlanPreference | None = None,
     handle: Handle | None = None,
 ) -> "ContractExpression":
     """A callable that evaluates ``expression`` for operands of the given shapes, planned once.
@@ -119,7 +124,9 @@ def contract_expression(
     """
     if type(expression) is not str:
         expression, operands = interleaved_arguments((expression, *operands))
-    options = Options(order, compute_type, frozen(operators), frozen(optimize), memory_limit)
+    options = Options(
+        *(order, compute_type, frozen(operators), frozen(optimize), memory_limit, preference)
+    )
     try:
         kind = np.dtype(dtype)
     except TypeError:

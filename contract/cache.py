@@ -3,48 +3,116 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from contract.errors import InvalidValueError
 
-__all__ = ["PlanCache"]
+__all__ = ["PlanCache", "Statistics"]
 
+MOST_REQUESTS = 8  # ways to write one request that lead to a line at once
 Value = TypeVar("Value")
 
 
-class PlanCache(Generic[Value]):
-    """At most ``lines`` values under keys that describe a call: never an address.
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What became of the lookups: found here, found in a file, planned; and the lines.
 
-    A key holds the expression or its modes, the extents, strides and data types of every
-    operand, and every option that shapes the plan.
+    ``hits`` + ``restored`` + ``misses`` is the number of lookups.
+    """
+
+    hits: int
+    restored: int
+    misses: int
+    evictions: int
+    lines: int
+    capacity: int
+
+
+@dataclass(slots=True, eq=False)
+class _Line(Generic[Value]):
+    key: Hashable
+    value: Value
+    requests: list[Hashable] = field(default_factory=list)
+
+
+class PlanCache(Generic[Value]):
+    """At most ``lines`` values under keys that describe an operation: never an address.
+
+    A key is the frozen operation with the preference it was planned by: extents, strides, data
+    types, alignments, modes, operators, compute type. A request is the same as its caller wrote
+    it, with what was made of the value for it (a call bound to layouts, say): it is found without
+    any parsing, and goes with its line.
     """
 
     def __init__(self, lines: int = 64) -> None:
         _check(lines)
         self._lock = threading.Lock()
-        self._lines: OrderedDict[Hashable, Value] = OrderedDict()
+        self._lines: OrderedDict[int, _Line[Value]] = OrderedDict()  # by identity of the value
+        self._keys: dict[Hashable, _Line[Value]] = {}
+        self._requests: dict[Hashable, tuple[int, Any]] = {}
         self._capacity = lines
-        self.hits = 0
-        self.misses = 0
-        self.evictions = 0
+        self._hits = self._restored = self._misses = self._evictions = 0
+
+    # --- lookups --------------------------------------------------------------------------
+
+    def find(self, request: Hashable) -> Any | None:
+        """What ``remember`` was given for the request; its line is now the most recently used."""
+        with self._lock:
+            found = self._requests.get(request)
+            if found is None:
+                return None
+            self._hits += 1
+            self._lines.move_to_end(found[0])
+            return found[1]
 
     def get(self, key: Hashable) -> Value | None:
         """The value under ``key``, now the most recently used; None if there is none."""
         with self._lock:
-            value = self._lines.get(key)
-            if value is None:
-                self.misses += 1
-            else:
-                self._lines.move_to_end(key)
-                self.hits += 1
+            line = self._keys.get(key)
+            if line is None:
+                return None
+            self._hits += 1
+            self._lines.move_to_end(id(line.value))
+            return line.value
+
+    # --- changes --------------------------------------------------------------------------
+
+    def put(self, key: Hashable, value: Value, restored: bool = False) -> Value:
+        """Keep a ``value`` that ``get`` did not find, and return what is kept from now on.
+
+        That is another thread's value where it came first. ``restored``: it was read from a
+        file, not planned. The least recently used line goes when all are taken.
+        """
+        with self._lock:
+            self._restored += restored
+            self._misses += not restored
+            line = self._keys.get(key)
+            if line is not None:
+                self._lines.move_to_end(id(line.value))
+                return line.value
+            self._keys[key] = self._lines[id(value)] = _Line(key, value)
+            self._evict()
             return value
 
-    def put(self, key: Hashable, value: Value) -> None:
-        """Keep ``value``; the least recently used line goes when all are taken."""
+    def replace(self, old: Value, new: Value) -> None:
+        """Put ``new`` where ``old`` is, if it is still there; requests are forgotten."""
         with self._lock:
-            self._lines[key] = value
-            self._lines.move_to_end(key)
-            self._evict()
+            line = self._lines.get(id(old))
+            if line is not None:
+                self._drop(line)
+                self._keys[line.key] = self._lines[id(new)] = _Line(line.key, new)
+
+    def remember(self, value: Value, request: Hashable, made: Any) -> None:
+        """Let ``find`` give ``made`` for the request as long as the line of ``value`` lives."""
+        with self._lock:
+            line = self._lines.get(id(value))
+            if line is None or request in self._requests:
+                return
+            if len(line.requests) == MOST_REQUESTS:
+                del self._requests[line.requests.pop(0)]
+            line.requests.append(request)
+            self._requests[request] = (id(value), made)
 
     def resize(self, lines: int) -> None:
         """Change the number of lines; the least recently used go first."""
@@ -57,14 +125,42 @@ class PlanCache(Generic[Value]):
         """Forget every line."""
         with self._lock:
             self._lines.clear()
+            self._keys.clear()
+            self._requests.clear()
+
+    # --- what there is --------------------------------------------------------------------
+
+    def items(self) -> list[tuple[Any, Value]]:
+        """Every key with its value, the least recently used first."""
+        with self._lock:
+            return [(line.key, line.value) for line in self._lines.values()]
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counts since the cache was made."""
+        with self._lock:
+            return Statistics(
+                self._hits,
+                self._restored,
+                self._misses,
+                self._evictions,
+                len(self._lines),
+                self._capacity,
+            )
 
     def __len__(self) -> int:
         return len(self._lines)
 
     def _evict(self) -> None:
         while len(self._lines) > self._capacity:
-            self._lines.popitem(last=False)
-            self.evictions += 1
+            self._drop(next(iter(self._lines.values())))
+            self._evictions += 1
+
+    def _drop(self, line: _Line[Value]) -> None:
+        del self._lines[id(line.value)]
+        del self._keys[line.key]
+        for request in line.requests:
+            del self._requests[request]
 
 
 def _check(lines: int) -> None:

@@ -423,7 +423,8 @@ class PlanPreference:
     """How to plan: the algorithm, the n-th best candidate, limits, and the contraction path.
 
     ``path`` is what opt_einsum takes as ``optimize``: a name, an explicit path, or an optimizer.
-    ``workspace_limit`` (bytes) excludes plans that need more beside operands and result.
+    ``workspace_limit`` (bytes) excludes plans with more workspace, ``memory_limit`` (bytes) those
+    that take more beside operands and result all together: the tiles of the host's steps too.
     ``jit_mode`` decides whether kernels are compiled for the extents of the plan. Incremental
     tuning measures ``incremental_count`` candidates.
     """
@@ -436,6 +437,7 @@ class PlanPreference:
     autotune: AutotuneMode = AutotuneMode.NONE
     incremental_count: int = 4
     cache_mode: CacheMode = CacheMode.PEDANTIC
+    memory_limit: int | None = None
 
     def __post_init__(self) -> None:
         _require_kind("algo", self.algo, Algo)
@@ -446,10 +448,16 @@ class PlanPreference:
             raise InvalidValueError(
                 f"incremental_count is an integer of 1 or more: it is {self.incremental_count!r}."
             )
-        limit = self.workspace_limit
-        for name, value in (("kernel_rank", self.kernel_rank), ("workspace_limit", limit)):
+        for name in ("kernel_rank", "workspace_limit", "memory_limit"):
+            value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 0):
                 raise InvalidValueError(f"{name} is an integer of 0 or more: it is {value!r}.")
+
+    @property
+    def temporary_limit(self) -> int | None:
+        """Bytes that temporary tensors may take by either limit; None without limits."""
+        limits = [x for x in (self.workspace_limit, self.memory_limit) if x is not None]
+        return min(limits, default=None)
 
 
 class WorkspacePreference(Enum):

@@ -39,9 +39,16 @@ class NotSupportedError(ContractError, NotImplementedError):
 
 
 class InsufficientWorkspaceError(ContractError, MemoryError):
-    """The call needs more memory than the limit or the machine allows."""
+    """The call needs more memory than the limit or the machine allows.
+
+    ``needed`` are the bytes of the plan that needs least, where plans were compared.
+    """
 
     status = "INSUFFICIENT_WORKSPACE"
+
+    def __init__(self, message: str, needed: int | None = None) -> None:
+        super().__init__(message)
+        self.needed = needed
 
 
 class ArchMismatchError(ContractError, RuntimeError):

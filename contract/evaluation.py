@@ -82,15 +82,15 @@ def _evaluated(
     key: Hashable = (written, options, *flat, *others, unread)
     if others == (None, None) and _is_plain(options):
         head = (written, options.order, options.compute_type, options.optimize)
-        key = (*head, options.memory_limit, *flat)
-    call = handle.plans.get(key)
+        key = (*head, options.memory_limit, options.preference, *flat)
+    call = handle.plans.find(key)
     if call is None:
         layouts = [layout(x) for x in arrays]
         call = call_for(handle, written, layouts, options, *others)
         if unread:
             options = _without_operator_of_c(options, len(layouts))
             call = call_for(handle, written, layouts, options, others[0])
-        handle.plans.put(key, call)
+        handle.plans.remember(call.loaded, key, call)
     return call.into(arrays, target, None if unread else addend, scalars)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain, count
+from itertools import count, islice
 from operator import index
 from types import TracebackType
 from typing import Any
@@ -13,6 +13,9 @@ import numpy as np
 from contract.cache import PlanCache
 from contract.config import Settings
 from contract.descriptors import (
+    Algo,
+    AutotuneMode,
+    CacheMode,
     Contraction,
     ElementwiseOperation,
     OperationDescriptor,
@@ -32,8 +35,9 @@ from contract.run.arrays import Arrays, require_host_scalar
 from contract.run.binding import bind, bind_workspace
 from contract.run.call import Call
 from contract.run.cupy_module import import_cupy
-from contract.run.executor import Executor, Loaded
+from contract.run.executor import Executor, Footprint, Loaded
 from contract.run.host import HostExecutor
+from contract.run.tuned import TunedPlan, measured_fastest
 
 __all__ = ["Handle", "default_handle", "device_handle"]
 
@@ -43,7 +47,8 @@ class Handle:
 
     ``device`` is the number of a GPU, or a cupy.cuda.Device; None: the host. ``kernels`` ("auto",
     "numba" or "numpy") and ``threads`` are the host's and override the environment, which is
-    read once, here. ``cache_lines`` bounds the plan cache.
+    read once, here. ``cache_lines`` bounds the plan cache, ``preference`` is that of every plan
+    made without one.
 
     NotSupportedError without CuPy or a GPU.
     """
@@ -54,6 +59,7 @@ class Handle:
         kernels: str | None = None,
         threads: int | None = None,
         cache_lines: int = 64,
+        preference: PlanPreference | None = None,
     ) -> None:
         self.settings = Settings.from_environment()
         self.executor: Executor
@@ -62,41 +68,83 @@ class Handle:
         else:
             self.executor = _device_executor(self.settings, device, kernels, threads)
         self.arrays = self.executor.arrays
-        self.plans: PlanCache[Call] = PlanCache(cache_lines if self.settings.plan_cache else 0)
+        self.preference = PlanPreference() if preference is None else preference
+        self.plans: PlanCache[Loaded] = PlanCache(cache_lines if self.settings.plan_cache else 0)
 
     # --- planning -------------------------------------------------------------------------
 
     def plan(
         self, operation: OperationDescriptor, preference: PlanPreference | None = None
     ) -> Loaded:
-        """The plan for ``operation``, ready to run: the best candidate within the limit.
+        """The plan for ``operation``, ready to run: the best candidate within the limits.
 
-        InsufficientWorkspaceError if every candidate needs more than ``workspace_limit``,
-        NotSupportedError if the preferred algorithm or rank does not exist.
+        It comes from the plan cache where it is there. With incremental tuning it is several
+        candidates at first, of which each execution tries the next; Algo.DEFAULT_PATIENT
+        measures all of them here, on arrays of its own.
+
+        InsufficientWorkspaceError if every candidate needs more than ``workspace_limit`` or
+        ``memory_limit``, NotSupportedError if the preferred algorithm or rank does not exist.
         """
-        preference = PlanPreference() if preference is None else preference
-        limit = preference.workspace_limit
-        smallest: int | None = None
-        frugal = replace(preference, workspace_limit=0)
-        found = self._planned(operation, preference)
-        for plan in chain(found, self._planned(operation, frugal) if limit else ()):
-            if limit is None:
-                return self._load(plan)
-            needed = self._workspace(plan)
-            if needed <= limit:
-                return self._load(plan)
-            smallest = needed if smallest is None else min(smallest, needed)
-        raise InsufficientWorkspaceError(
-            f"The operation needs {smallest} bytes of workspace, workspace_limit is {limit} bytes."
-        )
+        preference = self.preference if preference is None else preference
+        if preference.cache_mode is CacheMode.NONE:
+            return self._planned(operation, preference)
+        key = operation, preference
+        found = self.plans.get(key)
+        return self.plans.put(key, self._planned(*key)) if found is None else found
 
     def candidates(
         self, operation: OperationDescriptor, preference: PlanPreference
     ) -> Iterator[Loaded]:
-        """Plans by increasing predicted time, from ``kernel_rank`` on; only that one if not 0."""
-        yield from map(self._load, self._planned(operation, preference))
+        """Plans by increasing predicted time, from ``kernel_rank`` on; only that one if not 0.
 
-    def _planned(
+        Those that need more than the limits allow are left out.
+        """
+        lacking: list[Footprint] = []
+        found = False
+        for plan in self._ranked(operation, preference):
+            needed = self._footprint(plan) if preference.temporary_limit is not None else None
+            if needed is None or _fits(needed, preference):
+                found = True
+                yield self._load(plan)
+            else:
+                lacking.append(needed)
+        if not found:
+            raise _insufficient(lacking, preference)
+
+    def _planned(self, operation: OperationDescriptor, preference: PlanPreference) -> Loaded:
+        """A new plan; one to be tuned where the preference asks for that."""
+        candidates = self.candidates(operation, preference)
+        if preference.algo is Algo.DEFAULT_PATIENT:
+            return self._fastest(candidates)
+        first = next(candidates)
+        if preference.autotune is AutotuneMode.NONE:
+            return first
+        same = (each for each in candidates if _answers_like(each, first))
+        chosen = first, *islice(same, preference.incremental_count - 1)
+        return first if len(chosen) == 1 else TunedPlan(chosen, self.executor, self._settle)
+
+    def _fastest(self, candidates: Iterator[Loaded]) -> Loaded:
+        with self.arrays.on(None):
+            if self.arrays.capturing():
+                return next(candidates)
+            best, seconds = measured_fastest(list(candidates), self.executor)
+        return self._load(best.plan, min(seconds))
+
+    def _settle(self, tuned: Loaded, best: Loaded, seconds: float) -> None:
+        """The tuned plan has become one: it takes the other's line."""
+        self.plans.replace(tuned, self._load(best.plan, seconds))
+
+    def _ranked(self, operation: OperationDescriptor, preference: PlanPreference) -> Iterator[Plan]:
+        """Candidates by rank; where there are limits, then others without temporaries."""
+        seen = []
+        for plan in self._by_rank(operation, preference):
+            seen.append(plan)
+            yield plan
+        if preference.temporary_limit:
+            frugal = self._by_rank(operation, replace(preference, workspace_limit=0))
+            yield from (plan for plan in frugal if plan not in seen)
+
+    def _by_rank(
         self, operation: OperationDescriptor, preference: PlanPreference
     ) -> Iterator[Plan]:
         _require_types(operation, self.arrays)
@@ -110,13 +158,13 @@ class Handle:
                 return
             yield plan
 
-    def _workspace(self, plan: Plan) -> int:
+    def _footprint(self, plan: Plan) -> Footprint:
         with self.arrays.on(None):
-            return self.executor.workspace(plan)
+            return self.executor.footprint(plan)
 
-    def _load(self, plan: Plan) -> Loaded:
+    def _load(self, plan: Plan, measured: float | None = None) -> Loaded:
         with self.arrays.on(None):
-            return self.executor.load(plan)
+            return self.executor.load(plan, measured)
 
     def estimate_workspace(
         self,
@@ -125,13 +173,14 @@ class Handle:
         kind: WorkspacePreference = WorkspacePreference.DEFAULT,
     ) -> int:
         """Bytes of workspace: of the chosen plan, or of the candidate with least or most."""
-        preference = PlanPreference() if preference is None else preference
+        preference = self.preference if preference is None else preference
         if kind is WorkspacePreference.DEFAULT:
             return self.plan(operation, preference).required_workspace
         if kind is WorkspacePreference.MAX:
-            return max(map(self._workspace, self._planned(operation, preference)))
-        frugal = self._planned(operation, replace(preference, workspace_limit=0))
-        return min(map(self._workspace, frugal))
+            plans = self._by_rank(operation, preference)
+            return max(self._footprint(plan).workspace for plan in plans)
+        plans = self._by_rank(operation, replace(preference, workspace_limit=0))
+        return min(self._footprint(plan).workspace for plan in plans)
 
     # --- execution, with cuTENSOR's order of arguments ----------------------------------------
 
@@ -256,6 +305,36 @@ class Handle:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _fits(needed: Footprint, preference: PlanPreference) -> bool:
+    limits = preference.workspace_limit, preference.memory_limit
+    return all(limit is None or n <= limit for n, limit in zip(needed, limits, strict=True))
+
+
+def _insufficient(
+    lacking: Sequence[Footprint], preference: PlanPreference
+) -> InsufficientWorkspaceError:
+    """Why none of the plans with these footprints is within the limits."""
+    least = min(needed.workspace for needed in lacking)
+    limit = preference.workspace_limit
+    if limit is not None and least > limit:
+        return InsufficientWorkspaceError(
+            f"The operation needs {least} bytes of workspace, workspace_limit is {limit} bytes.",
+            least,
+        )
+    least = min(needed.total for needed in lacking)
+    return InsufficientWorkspaceError(
+        f"The operation needs {least} bytes beside operands and result, memory_limit is "
+        f"{preference.memory_limit} bytes.",
+        least,
+    )
+
+
+def _answers_like(one: Loaded, other: Loaded) -> bool:
+    """Whether two plans make results of the same layout."""
+    results = [each.plan.slots[each.plan.output].tensor for each in (one, other)]
+    return results[0] == results[1]
 
 
 def _host_executor(settings: Settings, kernels: str | None, threads: int | None) -> HostExecutor:

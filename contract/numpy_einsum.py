@@ -54,7 +54,7 @@ def einsum(
         if layouts is not None:
             key = (operands[0], "numpy", order, casting, optimize, *layouts)
             try:
-                call = handle.plans.get(key)
+                call = handle.plans.find(key)
             except TypeError:  # an explicit path may be a list
                 call = None
             if call is not None:
@@ -106,7 +106,7 @@ def _einsum(
         return out
     if wanted is None and type(operands[0]) is str:
         head = (operands[0], "numpy", order, casting, _frozen(optimize))
-        handle.plans.put((*head, *kind.flat(layouts)), call)
+        handle.plans.remember(call.loaded, (*head, *kind.flat(layouts)), call)
     return result if result.ndim else result[()]
 
 
@@ -119,10 +119,10 @@ def _call(
 ) -> Call:
     """The planned call, from the cache where it is there."""
     key = (written, options, *layouts, out)
-    call = handle.plans.get(key)
+    call = handle.plans.find(key)
     if call is None:
         call = call_for(handle, written, layouts, options, out)
-        handle.plans.put(key, call)
+        handle.plans.remember(call.loaded, key, call)
     return call
 
 

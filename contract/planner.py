@@ -407,7 +407,7 @@ class _Builder:
 
     def _fits(self, modes: Sequence[int]) -> bool:
         """Whether a temporary with these modes is within the workspace limit."""
-        limit = self.preference.workspace_limit
+        limit = self.preference.temporary_limit
         size = prod(self.extents[mode] for mode in modes) * item_size(self.accumulator)
         return limit is None or rounded(size) <= limit
 
@@ -448,9 +448,10 @@ class _Builder:
 
     def _choose(self, found: list[Option]) -> Option:
         wanted = self.preference.algo
-        usable = [each for each in found if wanted in (Algo.DEFAULT, each.algo)]
-        if self.preference.workspace_limit is not None:
-            limit = self.preference.workspace_limit
+        any_algo = wanted in (Algo.DEFAULT, Algo.DEFAULT_PATIENT)
+        usable = [each for each in found if any_algo or each.algo is wanted]
+        limit = self.preference.temporary_limit
+        if limit is not None:
             usable = [each for each in usable if each.temporary_bytes <= limit] or usable
         if not usable:
             raise NotSupportedError(f"No candidate of algorithm {wanted.name} exists.")

@@ -6,7 +6,7 @@ builds no strings.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ from contract.handle import Handle
 from contract.layout import overlaps, packed_strides
 from contract.operators import BinaryOperator, Operator, unary
 from contract.run.arrays import Arrays, Layout, is_describable, require_host_scalar
-from contract.run.call import Call, check_output_type, describe, scalar_in
+from contract.run.call import Call, check_output_type, describe, fixed_bytes, scalar_in
 
 __all__ = [
     "Combination",
@@ -89,6 +89,7 @@ class Options:
     operators: tuple[Operator | str | None, ...] | None = None
     optimize: Hashable = "auto"
     memory_limit: int | None = None
+    preference: PlanPreference | None = None
     dtype: np.dtype[Any] | None = None
     casting: Casting = "same_kind"
     form: Reducing | Combination | None = None
@@ -103,6 +104,8 @@ class Options:
             raise InvalidValueError(
                 f"optimize is a name, a path or an optimizer: it is {self.optimize!r}."
             ) from None
+        if not isinstance(self.preference, PlanPreference | None):
+            raise InvalidValueError(f"preference is a PlanPreference: it is {self.preference!r}.")
         limit = self.memory_limit
         if limit is not None and (not isinstance(limit, Integral) or limit < 0):
             raise InvalidValueError(f"memory_limit is a number of bytes: it is {limit!r}.")
@@ -145,18 +148,35 @@ def call_for(
     """Plan and load the request; nothing is allocated for operands or results."""
     operation = operation_for(handle.arrays, written, layouts, options, out, addend)
     copied = tuple(at for at, layout in enumerate(layouts) if not is_describable(layout))
+    fixed = fixed_bytes(operation, copied, out, addend)
+    preference = _preference(handle, options, fixed)
+    try:
+        loaded = handle.plan(operation, preference)
+    except InsufficientWorkspaceError as error:
+        if options.memory_limit is None:
+            raise
+        raise _over_limit(fixed + (error.needed or 0), options.memory_limit) from None
+    return Call(loaded, copied, options.memory_limit, out, addend)
+
+
+def _preference(handle: Handle, options: Options, fixed: int) -> PlanPreference:
+    """The caller's preference, or the handle's, under the limit of the call."""
+    given = handle.preference if options.preference is None else options.preference
+    path = given.path if options.optimize == "auto" else options.optimize
     limit = options.memory_limit
-    preference = PlanPreference(workspace_limit=limit, path=options.optimize)
-    smallest: int | None = None
-    for plan in handle.candidates(operation, preference):
-        call = Call(plan, copied, limit, out, addend)
-        needed = call.needed_bytes - (call.fresh_bytes if out else 0)
-        if limit is None or needed <= limit:
-            return call
-        smallest = needed if smallest is None else min(smallest, needed)
-    raise InsufficientWorkspaceError(
-        f"The call needs {smallest} bytes for its result and workspace, memory_limit is "
-        f"{limit} bytes."
+    if limit is None:
+        return given if path == given.path else replace(given, path=path)
+    if fixed > limit:
+        raise _over_limit(fixed, limit)
+    left = [n for n in (limit - fixed, given.memory_limit) if n is not None]
+    return replace(given, path=path, memory_limit=min(left))
+
+
+def _over_limit(needed: int, limit: int | None) -> InsufficientWorkspaceError:
+    return InsufficientWorkspaceError(
+        f"The call needs {needed} bytes for its result and workspace, memory_limit is "
+        f"{limit} bytes.",
+        needed,
     )
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from contract.compute import is_complex, item_size
-from contract.descriptors import TensorDescriptor
+from contract.descriptors import OperationDescriptor, TensorDescriptor
 from contract.errors import InsufficientWorkspaceError, InvalidValueError, UnsupportedTypeError
 from contract.plan import Elementwise, Permute, Plan, Source
 from contract.run.arrays import Array, Layout, is_describable, require_host_scalar
 from contract.run.executor import Loaded, Scalars
 
-__all__ = ["Call", "check_output_type", "describe", "scalar_in"]
+__all__ = ["Call", "check_output_type", "describe", "fixed_bytes", "scalar_in"]
 
 # A call that needs less is not worth asking the operating system about.
 LARGE_BYTES = 1 << 28
@@ -75,16 +75,12 @@ class Call:
         self.copies_addend = addend is not None and not is_describable(addend)
         self.scalar = np.dtype(loaded.scalar_type)
         self.new_output = loaded.new_output
-        slots = loaded.plan.slots
-        output = slots[loaded.plan.output].tensor
-        self.fresh_bytes = prod(output.extents) * item_size(output.dtype)
+        operation = loaded.plan.operation
+        self.fresh_bytes = _result_bytes(operation)
         self.limit = limit
-        self.needed_bytes = self.fresh_bytes + loaded.own_bytes
-        if addend is not None and self.copies_addend:
-            self.needed_bytes += prod(addend.shape) * addend.dtype.itemsize
+        self.needed_bytes = fixed_bytes(operation, copied, None, addend) + loaded.own_bytes
         self.needed_bytes += loaded.required_workspace + loaded.tile_bytes
-        self.needed_bytes += sum(slots[at].bytes for at in copied)
-        self.in_place = _in_place(loaded.plan)
+        self.in_place = frozenset.intersection(*map(_in_place, loaded.plans))
         plain = not copied and self.needed_bytes <= LARGE_BYTES
         self.product = loaded.product if plain else None
 
@@ -182,6 +178,28 @@ class Call:
                 f"The call needs {self.needed_bytes} bytes for its result and workspace; "
                 f"{free} bytes are free."
             )
+
+
+def fixed_bytes(
+    operation: OperationDescriptor,
+    copied: Sequence[int],
+    out: Layout | None,
+    addend: Layout | None,
+) -> int:
+    """What a call allocates whatever its plan: a new result, copies of what is not describable."""
+    needed = _result_bytes(operation) if out is None else 0
+    needed += sum(_packed_bytes(operation.inputs[at].tensor) for at in copied)
+    if addend is not None and not is_describable(addend):
+        needed += prod(addend.shape) * addend.dtype.itemsize
+    return needed
+
+
+def _result_bytes(operation: OperationDescriptor) -> int:
+    return _packed_bytes(operation.output.tensor)
+
+
+def _packed_bytes(tensor: TensorDescriptor) -> int:
+    return prod(tensor.extents) * item_size(tensor.dtype)
 
 
 def scalar_in(dtype: np.dtype[Any], name: str, value: Any) -> Any:

@@ -32,7 +32,7 @@ from contract.layout import offset_bounds, packed_strides, span
 from contract.plan import Plan, Scalar, Step
 from contract.run.arrays import Array
 from contract.run.device_arrays import DeviceArrays
-from contract.run.executor import Loaded, Scalars
+from contract.run.executor import Footprint, Loaded, Scalars
 from contract.run.kernel_modules import load_kernel
 from contract.run.tensor_maps import driver_library, encoded
 from contract.workspace import rounded
@@ -66,6 +66,7 @@ class DevicePlan(Loaded):
     tile_bytes: int = 0
     own_bytes: int = 0
     product: None = None
+    measured: float | None = None
 
     def __call__(
         self,
@@ -87,6 +88,22 @@ class DevicePlan(Loaded):
             launches = self.addend_only()
         for launch in launches:
             launch(addresses, scalars)
+
+
+@dataclass(frozen=True, slots=True)
+class EventPair:
+    """The time between two events of a stream."""
+
+    cuda: Any
+    begin: Any
+    end: Any
+
+    def seconds(self) -> float | None:
+        return self.wait() if self.end.done else None
+
+    def wait(self) -> float:
+        self.end.synchronize()
+        return float(self.cuda.get_elapsed_time(self.begin, self.end)) * 1e-3
 
 
 class DeviceExecutor:
@@ -116,7 +133,7 @@ class DeviceExecutor:
             if blas is not None:
                 blas.close()
 
-    def load(self, plan: Plan) -> DevicePlan:
+    def load(self, plan: Plan, measured: float | None = None) -> DevicePlan:
         """Lower every step of ``plan`` and build its kernels."""
         calls = self._lowered(plan)
         instead = plan.addend_only
@@ -131,11 +148,30 @@ class DeviceExecutor:
             new_output=allocator(self._cupy, plan.slots[plan.output].tensor),
             allocate=self._cupy.cuda.alloc,
             reasons=tuple(call.reason for call in calls if isinstance(call, KernelCall)),
+            measured=measured,
         )
 
-    def workspace(self, plan: Plan) -> int:
-        """The ``required_workspace`` of ``plan``; no kernel is built."""
-        return _required(plan, self._lowered(plan))
+    def footprint(self, plan: Plan) -> Footprint:
+        """The bytes of ``plan``, all of them workspace; no kernel is built."""
+        required = _required(plan, self._lowered(plan))
+        return Footprint(required, required)
+
+    def allocate(self, tensor: TensorDescriptor) -> Array:
+        """An uninitialised array with the tensor's extents and strides."""
+        return allocator(self._cupy, tensor)()
+
+    def timed(self, work: Callable[[], None]) -> EventPair:
+        """Do the work between two events of the current stream."""
+        cuda = self._cupy.cuda
+        begin, end = cuda.Event(), cuda.Event()
+        begin.record()
+        work()
+        end.record()
+        return EventPair(cuda, begin, end)
+
+    def preparations(self) -> int:
+        """How many kernels have been built, and products first given to cuBLAS, so far."""
+        return len(self._kernels) + (0 if self._blas is None else self._blas.first_calls)
 
     def _lowered(self, plan: Plan) -> list[DeviceCall]:
         return [call for step in plan.steps for call in self._lower(plan, step)]
@@ -275,6 +311,7 @@ class _Blas:
         self._cublas = cublas
         self._handle = cublas.create()
         self._lock = threading.Lock()  # the handle's stream is set by every call
+        self._called: set[BlasCall] = set()
         runtime = cupy.cuda.runtime
         self._types = {
             "float16": runtime.CUDA_R_16F,
@@ -295,6 +332,11 @@ class _Blas:
     def close(self) -> None:
         self._cublas.destroy(self._handle)
 
+    @property
+    def first_calls(self) -> int:
+        """Products of different shapes so far: cuBLAS loads its kernels at the first of each."""
+        return len(self._called)
+
     def launch(self, call: BlasCall) -> Launch:
         """A function that calls cuBLAS with the call's addresses and alpha."""
         cublas, compute = self._cublas, self._compute[call.compute]
@@ -313,12 +355,17 @@ class _Blas:
 
         pick = _picker([each.pointer for each in (a, b, d)])
         handle, algorithm, lock = self._handle, cublas.CUBLAS_GEMM_DEFAULT, self._lock
+        known = False
 
         def launch(addresses: Addresses, scalars: Scalars) -> None:
             alpha, beta = factor(call.alpha, scalars, one), factor(call.beta, scalars, zero)
             x, y, z = pick(addresses)
             factors = alpha.ctypes.data, beta.ctypes.data
+            nonlocal known
             with lock:
+                if not known:
+                    self._called.add(call)
+                    known = True
                 if call.batch == 1:
                     cublas.gemmEx(
                         *(handle, *sizes, factors[0], x, kind_a, a.leading, y, kind_b, b.leading),

@@ -2,13 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from contract.candidates import Machine
+from contract.descriptors import TensorDescriptor
 from contract.plan import Plan
 from contract.run.arrays import Array, Arrays
 
-__all__ = ["Executor", "Loaded", "Scalars"]
+__all__ = ["Executor", "Footprint", "Loaded", "Measurement", "Scalars"]
 
 Scalars = tuple[Any, Any, Any]  # alpha, beta, gamma
 
@@ -19,7 +20,8 @@ class Loaded(ABC):
     ``required_workspace`` (bytes) holds what grows with the tensors; a caller may give it.
     ``tile_bytes`` of scratch memory are the executor's, ``own_bytes`` are allocated by steps
     themselves. ``new_output`` makes the result array. ``product`` is there where a call on
-    plain operands, with alpha = 1 and without C, has a shorter way to the result.
+    plain operands, with alpha = 1 and without C, has a shorter way to the result. ``measured``
+    are the seconds of a call, where candidates were compared.
     """
 
     __slots__ = ()
@@ -32,6 +34,12 @@ class Loaded(ABC):
     reads_addend: bool
     new_output: Callable[[], Array]
     product: Callable[[Sequence[Array]], Array] | None
+    measured: float | None
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Every plan that a call may run."""
+        return (self.plan,)
 
     @property
     def scalar_type(self) -> str:
@@ -66,6 +74,23 @@ class Loaded(ABC):
         """
 
 
+class Footprint(NamedTuple):
+    """Bytes that a plan takes beside operands and result: its workspace, and all together."""
+
+    workspace: int
+    total: int
+
+
+class Measurement(Protocol):
+    """The time of some work."""
+
+    def seconds(self) -> float | None:
+        """The time; None while the work is not done."""
+
+    def wait(self) -> float:
+        """The time, when the work is done."""
+
+
 class Executor(Protocol):
     """Prepares plans for one machine: its arrays, and what the planner knows about it."""
 
@@ -74,11 +99,23 @@ class Executor(Protocol):
     @property
     def machine(self) -> Machine: ...
 
-    def load(self, plan: Plan) -> Loaded:
-        """Prepare every step of ``plan``."""
+    def load(self, plan: Plan, measured: float | None = None) -> Loaded:
+        """Prepare every step of ``plan``, which is known to take ``measured`` seconds."""
 
-    def workspace(self, plan: Plan) -> int:
+    def footprint(self, plan: Plan) -> Footprint:
         """The bytes that ``plan`` would need, loaded."""
+
+    def allocate(self, tensor: TensorDescriptor) -> Array:
+        """An uninitialised array with the tensor's extents and strides."""
+
+    def timed(self, work: Callable[[], None]) -> Measurement:
+        """Do the work (on the current stream) and measure how long it takes."""
+
+    def preparations(self) -> int:
+        """How many things have been compiled or loaded so far.
+
+        A call in which the number grew took longer than the next one will.
+        """
 
     def close(self) -> None:
         """Give back what the executor holds."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from time import perf_counter
 from typing import assert_never
 
 import ml_dtypes  # noqa: F401  (registers the name bfloat16)
@@ -13,7 +14,7 @@ from contract.heuristics import HOST
 from contract.layout import offset_bounds, packed_strides, span
 from contract.plan import Elementwise, Gemm, Gett, Kind, Permute, Plan, Reduce, Slot, Step
 from contract.run.arrays import Arrays
-from contract.run.executor import Loaded
+from contract.run.executor import Footprint, Loaded
 from contract.run.host_arrays import HostArrays
 from contract.run.host_elementwise import prepare_elementwise, prepare_permute
 from contract.run.host_kernels import SMALL_ELEMENTS, HostKernels, strided_view
@@ -60,6 +61,7 @@ class LoadedPlan(Loaded):
     pool: MemoryPool
     new_output: Callable[[], Array]
     product: Callable[[Sequence[Array]], Array] | None
+    measured: float | None = None
 
     def __call__(
         self,
@@ -95,6 +97,18 @@ class LoadedPlan(Loaded):
             run(slots, scalars, memory)
 
 
+@dataclass(frozen=True, slots=True)
+class Elapsed:
+    """The seconds of work that is done."""
+
+    elapsed: float
+
+    def seconds(self) -> float:
+        return self.elapsed
+
+    wait = seconds
+
+
 class HostExecutor:
     """Prepares plans for the CPU; owns the kernels, the threads and the memory they use."""
 
@@ -120,7 +134,7 @@ class HostExecutor:
             self._chosen = load_kernels(self._family, self.workers)
         return self._chosen
 
-    def load(self, plan: Plan) -> LoadedPlan:
+    def load(self, plan: Plan, measured: float | None = None) -> LoadedPlan:
         """Prepare every step of ``plan``."""
         steps = [self._prepare(plan, step) for step in plan.steps]
         instead = None if plan.addend_only is None else self._prepare(plan, plan.addend_only)
@@ -143,11 +157,28 @@ class HostExecutor:
             self.pool,
             allocator(plan.slots[plan.output].tensor),
             plain_product(plan),
+            measured,
         )
 
-    def workspace(self, plan: Plan) -> int:
-        """The ``required_workspace`` of ``plan``: preparing it is cheap."""
-        return self.load(plan).required_workspace
+    def footprint(self, plan: Plan) -> Footprint:
+        """The bytes of ``plan``; preparing it to know them is cheap."""
+        loaded = self.load(plan)
+        workspace = loaded.required_workspace
+        return Footprint(workspace, workspace + loaded.tile_bytes + loaded.own_bytes)
+
+    def allocate(self, tensor: TensorDescriptor) -> Array:
+        """An uninitialised array with the tensor's extents and strides."""
+        return allocator(tensor)()
+
+    def timed(self, work: Callable[[], None]) -> Elapsed:
+        """Do the work and measure it by the clock on the wall."""
+        begin = perf_counter()
+        work()
+        return Elapsed(perf_counter() - begin)
+
+    def preparations(self) -> int:
+        """How many functions Numba has compiled or read from its cache."""
+        return 0 if self._chosen is None else self._chosen.specialisations()
 
     def _prepare(self, plan: Plan, step: Step) -> Prepared:
         match step:

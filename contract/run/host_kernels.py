@@ -71,6 +71,9 @@ class HostKernels(Protocol):
     def loops(self, dtype: str, table: Sequence[LoopRow]) -> ProductKernel:
         """d = sum over k of a * b on strided memory, nothing packed."""
 
+    def specialisations(self) -> int:
+        """How often something has been compiled, or read from disk, so far."""
+
 
 # --- flat memory --------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from contract.run.host_kernels import (
 from contract.run.host_views import Array
 from contract.run.numba_copies import WIDTHS, copy_region
 from contract.run.numba_reductions import is_reduced, reduction
-from contract.run.numba_tools import compiled
+from contract.run.numba_tools import compiled, specialisations
 from contract.run.numpy_kernels import NumpyKernels
 
 __all__ = ["NumbaKernels"]
@@ -34,6 +34,9 @@ class NumbaKernels(NumpyKernels):
     """Compiled copies, reductions and products; types that Numba lacks stay with NumPy."""
 
     name = "numba"
+
+    def specialisations(self) -> int:
+        return specialisations()
 
     def copy(
         self,

@@ -8,17 +8,27 @@ from numba.extending import intrinsic
 
 from contract.run.host_views import Array
 
-__all__ = ["advance", "compiled", "emitted"]
+__all__ = ["advance", "compiled", "emitted", "specialisations"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+_dispatchers: list[Any] = []  # of every function that ``compiled`` has made
 
 
 def compiled(function: Function) -> Function:
     """``function`` compiled at its first call, kept on disk, run without the GIL."""
     try:
-        return cast(Function, numba.njit(nogil=True, cache=True)(function))
+        dispatcher = numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # no folder to keep it in can be written: it is compiled every time
-        return cast(Function, numba.njit(nogil=True)(function))
+        dispatcher = numba.njit(nogil=True)(function)
+    _dispatchers.append(dispatcher)
+    return cast(Function, dispatcher)
+
+
+def specialisations() -> int:
+    """For how many argument types functions have been compiled, or read from disk, so far."""
+    return sum(len(dispatcher.overloads) for dispatcher in _dispatchers)
 
 
 def emitted(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -33,6 +33,9 @@ class NumpyKernels:
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
 
+    def specialisations(self) -> int:
+        return 0
+
     def copy(
         self,
         extents: Sequence[int],

@@ -845,7 +845,7 @@ def test_no_call_allocates_more_than_it_estimates(case: int) -> None:
     verb, arguments, options = ALLOCATING[case]
     with ct.Handle(threads=2) as handle:
         verb(*arguments, handle=handle, **options)  # plans and compiles
-        call = next(iter(handle.plans._lines.values()))
+        _, call = next(iter(handle.plans._requests.values()))
         handle.executor.pool.clear()
         tracemalloc.start()
         verb(*arguments, handle=handle, **options)

@@ -12,7 +12,7 @@ PACKAGE = Path(contract.__file__).parent
 
 LEVELS = (
     {"errors", "text", "lattice", "version"},
-    {"config", "layout", "compute", "workspace", "order", "cache"},
+    {"config", "layout", "compute", "workspace", "order", "cache", "autotune"},
     {"operators", "heuristics", "expression", "kernels.architectures"},
     {"descriptors", "kernels.blas_model", "kernels.configurations", "kernels.names"},
     {"kernels.arithmetic", "kernels.gett_tiles"},
@@ -37,7 +37,7 @@ LEVELS = (
     {"run.kernel_families", "run.host_finish", "run.host_panels"},
     {"run.host_elementwise", "run.host_reductions"},
     {"run.host_products"},
-    {"run.host", "run.device"},
+    {"run.host", "run.device", "run.tuned"},
     {"run.call", "run.binding"},
     {"handle"},
     {"request"},

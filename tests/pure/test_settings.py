@@ -1,8 +1,7 @@
-"""The environment table, and the plan cache."""
+"""The environment table."""
 
 import pytest
 
-from contract.cache import PlanCache
 from contract.config import VARIABLES, Settings
 from contract.errors import InvalidValueError
 
@@ -37,36 +36,3 @@ def test_settings_read_every_variable() -> None:
 def test_invalid_values_name_the_variable(name: str, value: str) -> None:
     with pytest.raises(InvalidValueError, match=f"{name}.*'{value}'"):
         Settings.from_environment({name: value})
-
-
-def test_the_least_recently_used_line_goes() -> None:
-    cache: PlanCache[int] = PlanCache(2)
-    cache.put("a", 1)
-    cache.put("b", 2)
-    assert cache.get("a") == 1
-    cache.put("c", 3)
-    assert cache.get("b") is None
-    assert (cache.get("a"), cache.get("c")) == (1, 3)
-    assert (cache.hits, cache.misses, cache.evictions) == (3, 1, 1)
-    cache.resize(1)
-    assert len(cache) == 1
-    cache.clear()
-    assert len(cache) == 0
-    for lines in (-1, -5):
-        with pytest.raises(InvalidValueError, match=str(lines)):
-            cache.resize(lines)
-
-
-def test_no_lines_keep_nothing() -> None:
-    cache: PlanCache[int] = PlanCache(0)
-    cache.put("a", 1)
-    assert cache.get("a") is None
-
-
-def test_a_line_put_again_is_the_most_recently_used() -> None:
-    cache: PlanCache[int] = PlanCache(2)
-    cache.put("a", 1)
-    cache.put("b", 2)
-    cache.put("a", 3)
-    cache.put("c", 4)
-    assert (cache.get("a"), cache.get("b"), cache.get("c")) == (3, None, 4)
