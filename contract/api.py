@@ -199,8 +199,15 @@ class ContractExpression:
             _layout(self._arrays, self._constants.get(at, x)) for at, x in enumerate(operands)
         ]
         self._variable = [at for at in range(len(operands)) if at not in given]
-        self._call: Call = call_for(self._handle, written, self._layouts, options)
-        self._signature = self._arrays.flat(self._layouts)
+        self._call: Call
+        self._signature: list[Any] | None
+        self._plan()
+
+    def _plan(self) -> None:
+        """Take the plan for the layouts the expression was made with; a tuned one for a while."""
+        self._call = call_for(self._handle, self._written, self._layouts, self._options)
+        settled = self._call.loaded.settled
+        self._signature = self._arrays.flat(self._layouts) if settled else None
 
     @property
     def plan(self) -> Plan:
@@ -228,7 +235,10 @@ class ContractExpression:
             return planned(*operands, out=out, c=c, alpha=alpha, beta=beta, stream=stream)
         arrays = self._checked(operands)
         scalars = alpha, beta_of(c, beta), 0
-        return evaluate(handle, self._written, arrays, self._options, out, c, scalars, stream)
+        result = evaluate(handle, self._written, arrays, self._options, out, c, scalars, stream)
+        if self._signature is None:
+            self._plan()
+        return result
 
     def explain(self) -> str:
         """The plan as a table: steps, costs, candidates, and why the chosen ones won."""

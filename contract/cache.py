@@ -148,6 +148,11 @@ class PlanCache(Generic[Value]):
                 self._capacity,
             )
 
+    @property
+    def capacity(self) -> int:
+        """The number of lines there may be."""
+        return self._capacity
+
     def __len__(self) -> int:
         return len(self._lines)
 

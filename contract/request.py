@@ -14,6 +14,8 @@ import numpy as np
 
 from contract.compute import ComputeType, is_complex, item_size, promoted
 from contract.descriptors import (
+    AutotuneMode,
+    CacheMode,
     Contraction,
     ElementwiseOperation,
     Operand,
@@ -160,16 +162,27 @@ def call_for(
 
 
 def _preference(handle: Handle, options: Options, fixed: int) -> PlanPreference:
-    """The caller's preference, or the handle's, under the limit of the call."""
+    """The caller's preference, or the handle's, under the limit of the call.
+
+    What is not kept between calls cannot be tuned by them.
+    """
     given = handle.preference if options.preference is None else options.preference
+    kept = handle.plans.capacity and given.cache_mode is not CacheMode.NONE
+    autotune = given.autotune if kept else AutotuneMode.NONE
     path = given.path if options.optimize == "auto" else options.optimize
-    limit = options.memory_limit
+    limit = _left(options.memory_limit, fixed, given.memory_limit)
+    if (path, limit, autotune) == (given.path, given.memory_limit, given.autotune):
+        return given
+    return replace(given, path=path, memory_limit=limit, autotune=autotune)
+
+
+def _left(limit: int | None, fixed: int, beside: int | None) -> int | None:
+    """What a call's limit leaves for the plan, or the plan's own limit if that is less."""
     if limit is None:
-        return given if path == given.path else replace(given, path=path)
+        return beside
     if fixed > limit:
         raise _over_limit(fixed, limit)
-    left = [n for n in (limit - fixed, given.memory_limit) if n is not None]
-    return replace(given, path=path, memory_limit=min(left))
+    return limit - fixed if beside is None else min(limit - fixed, beside)
 
 
 def _over_limit(needed: int, limit: int | None) -> InsufficientWorkspaceError:

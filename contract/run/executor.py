@@ -42,6 +42,11 @@ class Loaded(ABC):
         return (self.plan,)
 
     @property
+    def settled(self) -> bool:
+        """Whether every call runs the same plan from now on."""
+        return True
+
+    @property
     def scalar_type(self) -> str:
         """The data type of alpha, beta and gamma."""
         return self.plan.operation.rule.scalar
