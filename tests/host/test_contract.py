@@ -1,6 +1,5 @@
 """contract and contract_expression: layouts, scalars, operators, limits, refusals, threads."""
 
-import threading
 import tracemalloc
 from typing import Any
 
@@ -599,33 +598,6 @@ def test_a_disabled_cache_plans_every_call(monkeypatch: pytest.MonkeyPatch) -> N
         for _ in range(3):
             np.testing.assert_allclose(ct.contract("ij,jk->ik", A, B, handle=handle), A @ B)
         assert len(handle.plans) == 0
-
-
-def mixed_calls(handle: ct.Handle, seed: int, wrong: list[str]) -> None:
-    rng = np.random.default_rng(seed)
-    for _ in range(120):
-        n = int(rng.choice((3, 8, 40, 130)))
-        x, y = rng.random((n, n)), rng.random((n, n))
-        for text in ("ij,jk->ik", "ij,kj->ki", "ij,ij->i", "ij->ji", "ij->j"):
-            operands = (x, y) if "," in text else (x,)
-            if not np.allclose(
-                ct.contract(text, *operands, handle=handle), np.einsum(text, *operands)
-            ):
-                wrong.append(f"{text} {n}")
-
-
-def test_many_threads_share_a_handle() -> None:
-    wrong: list[str] = []
-    with ct.Handle(cache_lines=4) as handle:
-        threads = [
-            threading.Thread(target=mixed_calls, args=(handle, seed, wrong)) for seed in range(8)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(handle.plans) <= 4
-    assert not wrong
 
 
 def test_the_number_of_threads_does_not_change_a_bit(rng: np.random.Generator) -> None:

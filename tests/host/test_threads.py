@@ -1,0 +1,182 @@
+"""One handle, many threads: a cache too small for their calls, and everything changing at once."""
+
+import gc
+import random
+import threading
+import tracemalloc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import contract as ct
+
+CALLS, THREADS = 1000, 8
+TUNED = ct.PlanPreference(autotune=ct.AutotuneMode.INCREMENTAL)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call and its result, found by NumPy."""
+
+    call: Callable[..., np.ndarray]
+    wanted: np.ndarray
+
+    def is_right(self, **options: Any) -> bool:
+        return np.allclose(self.call(**options), self.wanted, rtol=1e-10, atol=1e-10)
+
+
+def asked(rng: np.random.Generator) -> list[Asked]:
+    """Contractions, permutations, reductions and sums of three sizes."""
+    found = []
+    for n in (3, 8, 40):
+        x, y, z = (rng.standard_normal((n, n)) for _ in range(3))
+        for text in ("ij,jk->ik", "ij,kj->ki", "ij,ij->i", "ii,i...->...", "ij,jk,kl->li"):
+            arrays = (x, y, z)[: text.count(",") + 1]
+            found.append(Asked(_contraction(text, arrays), np.einsum(text, *arrays)))
+        found.append(Asked(_verb(ct.permute, "ij->ji", x, alpha=2), 2 * x.T))
+        found.append(Asked(_verb(ct.reduce, "ij->j", x, op="max"), x.max(0)))
+        found.append(Asked(_verb(ct.elementwise_binary, "ji,ij->ij", x, y), x.T + y))
+    return found
+
+
+def _contraction(text: str, arrays: Sequence[np.ndarray]) -> Callable[..., np.ndarray]:
+    return lambda **options: ct.contract(text, *arrays, **options)
+
+
+def _verb(verb: Callable[..., Any], text: str, *arrays: Any, **own: Any) -> Callable[..., Any]:
+    def call(preference: Any = None, **options: Any) -> Any:
+        return verb(text, *arrays, **own, **options)
+
+    return call
+
+
+def _at(calls: Sequence[Asked], turn: int) -> Sequence[Asked]:
+    """The five calls that are made now; they change slowly, or most of the time were planning."""
+    first = turn // 25 % (len(calls) - 4)
+    return calls[first : first + 5]
+
+
+def in_threads(work: Callable[[int], None], count: int = THREADS) -> None:
+    """Run ``work`` for 0..count-1 at once; the first error is raised."""
+    errors: list[BaseException] = []
+
+    def guarded(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+        assert not thread.is_alive(), "a thread waits for ever"
+    if errors:
+        raise errors[0]
+
+
+def test_many_threads_share_a_handle_with_a_small_cache(rng: np.random.Generator) -> None:
+    calls = asked(rng)
+    with ct.Handle(cache_lines=4, threads=2) as handle:
+
+        def work(number: int) -> None:
+            chosen = random.Random(number)
+            for turn in range(CALLS):
+                assert chosen.choice(_at(calls, turn)).is_right(handle=handle)
+
+        in_threads(work)
+        counted = handle.plans.statistics
+        assert counted.lines <= 4
+        assert counted.hits + counted.misses == THREADS * CALLS
+        assert counted.evictions > 100
+
+
+def test_the_memory_of_a_small_cache_is_bounded(rng: np.random.Generator) -> None:
+    calls = asked(rng)
+    with ct.Handle(cache_lines=4, threads=1) as handle:
+        for each in calls:
+            each.is_right(handle=handle)
+        gc.collect()
+        tracemalloc.start()
+        for each in calls * 3:
+            each.is_right(handle=handle)
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert held < 400_000, f"{held} bytes after {3 * len(calls)} calls"
+
+
+def test_a_handle_stays_right_while_everything_changes(
+    rng: np.random.Generator, tmp_path: Any
+) -> None:
+    """Resizing, clearing, tuning, and plans written and read, beside calls."""
+    calls = asked(rng)
+    path = tmp_path / "plans.json"
+    done = threading.Event()
+    with ct.Handle(cache_lines=4, threads=2) as handle:
+        handle.write_plans(path)
+
+        def disturb(number: int) -> None:
+            chosen = random.Random(number)
+            while not done.is_set():
+                handle.plans.resize(chosen.randrange(1, 9))
+                handle.write_plans(path)
+                handle.read_plans(path)
+                if chosen.random() < 0.1:
+                    handle.plans.clear()
+
+        def work(number: int) -> None:
+            if number >= THREADS:
+                disturb(number)
+                return
+            chosen = random.Random(number)
+            try:
+                for turn in range(CALLS // 4):
+                    preference = TUNED if chosen.random() < 0.5 else None
+                    asking = chosen.choice(_at(calls, turn))
+                    assert asking.is_right(handle=handle, preference=preference)
+            finally:
+                running.remove(number)
+                if not running:
+                    done.set()
+
+        running = set(range(THREADS))
+        in_threads(work, THREADS + 1)
+    assert ct.Handle().read_plans(path) >= 0
+
+
+def test_addresses_that_are_used_again_do_not_matter() -> None:
+    """Arrays come and go, others of other shapes, strides and types lie where they were."""
+    chosen = random.Random(5)
+    addresses: set[int] = set()
+    again = 0
+    with ct.Handle(cache_lines=8) as handle:
+        for turn in range(600):
+            rows, columns = chosen.choice([(4, 6), (6, 4), (3, 8), (8, 3), (2, 12), (24, 1)])
+            dtype = chosen.choice(["f8", "f4", "i8", "c8"])
+            x = (np.arange(24 * 2) + turn).astype(dtype)[:: chosen.choice((1, 2))][:24]
+            x = x.reshape(rows, columns, order=chosen.choice("CF"))
+            again += x.ctypes.data in addresses
+            addresses.add(x.ctypes.data)
+            found = ct.contract("ij,kj->ik", x, x, handle=handle)
+            np.testing.assert_allclose(found, x @ x.T, rtol=1e-5)
+            del x, found
+    assert again > 100, "the addresses were new: nothing was tried"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_expressions_are_shared_by_threads(count: int, rng: np.random.Generator) -> None:
+    arrays = [rng.standard_normal((12, 12)) for _ in range(count)]
+    text = ",".join("ab bc cd".split()[:count]) + "->a"
+    wanted = np.einsum(text, *arrays)
+    planned = ct.contract_expression(text, *(x.shape for x in arrays), preference=TUNED)
+
+    def work(number: int) -> None:
+        for _ in range(100):
+            np.testing.assert_allclose(planned(*arrays, alpha=number), number * wanted)
+
+    in_threads(work)
