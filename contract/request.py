@@ -151,14 +151,16 @@ def call_for(
     operation = operation_for(handle.arrays, written, layouts, options, out, addend)
     copied = tuple(at for at, layout in enumerate(layouts) if not is_describable(layout))
     fixed = fixed_bytes(operation, copied, out, addend)
-    preference = _preference(handle, options, fixed)
+    limit = options.memory_limit
     try:
-        loaded = handle.plan(operation, preference)
+        loaded = handle.plan(operation, _preference(handle, options, fixed))
     except InsufficientWorkspaceError as error:
-        if options.memory_limit is None:
+        if limit is None:
             raise
-        raise _over_limit(fixed + (error.needed or 0), options.memory_limit) from None
-    return Call(loaded, copied, options.memory_limit, out, addend)
+        raise _over_limit(fixed + (error.needed or 0), limit) from None
+    if limit is not None and fixed > limit:
+        raise _over_limit(fixed, limit)
+    return Call(loaded, copied, limit, out, addend)
 
 
 def _preference(handle: Handle, options: Options, fixed: int) -> PlanPreference:
@@ -180,12 +182,11 @@ def _left(limit: int | None, fixed: int, beside: int | None) -> int | None:
     """What a call's limit leaves for the plan, or the plan's own limit if that is less."""
     if limit is None:
         return beside
-    if fixed > limit:
-        raise _over_limit(fixed, limit)
-    return limit - fixed if beside is None else min(limit - fixed, beside)
+    left = max(limit - fixed, 0)
+    return left if beside is None else min(left, beside)
 
 
-def _over_limit(needed: int, limit: int | None) -> InsufficientWorkspaceError:
+def _over_limit(needed: int, limit: int) -> InsufficientWorkspaceError:
     return InsufficientWorkspaceError(
         f"The call needs {needed} bytes for its result and workspace, memory_limit is "
         f"{limit} bytes.",
