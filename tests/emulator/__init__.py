@@ -8,7 +8,7 @@
     build      C++ to a shared library linked to the engine, and the cache
     library    all of these in a row, for one source or many at once
     device     memory, modules and launches: what tests use
-    driver_library  the CUDA driver's encoder of tensor maps
+    driver_library  functions of the CUDA driver's library
 
 It is stricter than a GPU: accesses out of bounds or misaligned, memory read before it was written,
 races in shared memory, copies and products not waited for, missing proxy fences, divergent

@@ -1,6 +1,7 @@
-"""The CUDA driver's cuTensorMapEncodeTiled, which writes maps for the emulator."""
+"""The functions of the CUDA driver that are called by name, as a library has them."""
 
 import ctypes
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,3 +63,16 @@ def _encode(
 
 
 LIBRARY = SimpleNamespace(cuTensorMapEncodeTiled=_encode)
+_EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
+
+
+def library(exchange_mode: Callable[[int], int]) -> SimpleNamespace:
+    """libcuda, where a thread's capture mode is exchanged by the function given."""
+
+    def exchange(mode: Any) -> int:
+        if mode[0] not in range(3):
+            return INVALID_VALUE
+        mode[0] = exchange_mode(mode[0])
+        return SUCCESS
+
+    return SimpleNamespace(**vars(LIBRARY), cuThreadExchangeStreamCaptureMode=_EXCHANGE(exchange))

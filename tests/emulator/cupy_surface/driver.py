@@ -125,6 +125,12 @@ class Driver:
 
     # Streams.
 
+    def exchange_mode(self, mode: Mode) -> Mode:
+        """Choose what captures forbid this thread; returns the choice before."""
+        before = self._mode
+        self._local.mode = mode
+        return before
+
     def create_stream(self, blocking: bool, priority: int) -> int:
         """A new stream of the current device."""
         made = Queue(next(self._handles), self.device, blocking, priority)
@@ -394,12 +400,18 @@ class Driver:
             self._fail([mark.capture], status.CAPTURED_EVENT)
 
     def _unsafe_captures(self) -> list[Capture]:
-        here = threading.get_ident()
-        return [
-            each
-            for each in self._captures
-            if each.mode is Mode.GLOBAL or (each.mode is Mode.THREAD_LOCAL and each.thread == here)
-        ]
+        """By the mode of a capture, and by that of the thread which calls."""
+        here, mode = threading.get_ident(), self._mode
+        own = [each for each in self._captures if each.thread == here]
+        others = [each for each in self._captures if each.thread != here]
+        found = [each for each in own if each.mode is not Mode.RELAXED]
+        found += [each for each in others if each.mode is mode is Mode.GLOBAL]
+        return [] if mode is Mode.RELAXED else found
+
+    @property
+    def _mode(self) -> Mode:
+        """How this thread's calls and captures meet, global unless it was changed."""
+        return getattr(self._local, "mode", Mode.GLOBAL)
 
     def refuse_unsafe_call(self) -> None:
         """Calls that may synchronise are forbidden beside captures that are not relaxed."""

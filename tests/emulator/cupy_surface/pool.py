@@ -1,7 +1,9 @@
 """cupy.cuda.MemoryPool: freed memory is kept for the stream that allocated it, split and merged."""
 
 import gc
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from . import status
@@ -249,15 +251,36 @@ class Allocator:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._allocator: Callable[[int], MemoryPointer] = driver.classes.raw_malloc
+        self._local = threading.local()
 
     def alloc(self, size: int) -> MemoryPointer:
         """Memory from the current allocator."""
-        return self._allocator(size)
+        return self.get_allocator()(size)
 
     def set_allocator(self, allocator: Callable[[int], MemoryPointer] | None = None) -> None:
         """Allocate through a function from now on; None: without a pool."""
+        if self._of_thread is not None:
+            raise ValueError(
+                "Can't change the global allocator inside `using_allocator` context manager"
+            )
         self._allocator = self._driver.classes.raw_malloc if allocator is None else allocator
 
     def get_allocator(self) -> Callable[[int], MemoryPointer]:
         """The current allocator."""
-        return self._allocator
+        return self._allocator if self._of_thread is None else self._of_thread
+
+    @contextmanager
+    def using_allocator(
+        self, allocator: Callable[[int], MemoryPointer] | None = None
+    ) -> Iterator[None]:
+        """Let this thread allocate through a function for a while; None: without a pool."""
+        before = self._of_thread
+        self._local.allocator = self._driver.classes.raw_malloc if allocator is None else allocator
+        try:
+            yield
+        finally:
+            self._local.allocator = before
+
+    @property
+    def _of_thread(self) -> Callable[[int], MemoryPointer] | None:
+        return getattr(self._local, "allocator", None)

@@ -1,16 +1,20 @@
 """The module object ``cupy`` and its submodules, made of classes bound to one driver."""
 
+import ctypes
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
+from unittest import mock
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from ..device import Options
+from ..driver_library import library
 from . import arrays, blas, memory, modules, pool, programs, runtime, streams
+from .capture import Mode
 from .counters import Counters
 from .creation import Functions
 from .driver import Driver
@@ -79,16 +83,27 @@ def installed(**settings: Any) -> Iterator[ModuleType]:
 
 @contextmanager
 def importable(cupy: ModuleType) -> Iterator[None]:
-    """``import cupy`` finds a module that make_cupy made, inside of this."""
+    """``import cupy`` finds a module that make_cupy made, ctypes its driver, inside of this."""
     names = [name for name in sys.modules if name.split(".")[0] in ("cupy", "cupy_backends")]
     before = {name: sys.modules.pop(name) for name in names}
     sys.modules.update(cupy._modules)
     try:
-        yield
+        with mock.patch("ctypes.CDLL", _opener(cupy._driver)):
+            yield
     finally:
         for name in cupy._modules:
             sys.modules.pop(name, None)
         sys.modules.update(before)
+
+
+def _opener(driver: Driver) -> Callable[..., Any]:
+    """ctypes.CDLL on a machine whose CUDA driver is the emulator's."""
+    opened, libcuda = ctypes.CDLL, library(lambda mode: driver.exchange_mode(Mode(mode)))
+
+    def open_library(name: Any, *args: Any, **kwargs: Any) -> Any:
+        return libcuda if name == "libcuda.so.1" else opened(name, *args, **kwargs)
+
+    return open_library
 
 
 def _bind_classes(driver: Driver) -> None:
@@ -207,6 +222,7 @@ def _cuda(driver: Driver) -> dict[str, Any]:
     return {
         **{name: getattr(driver.classes, name) for name in members},
         **{name: allocator[name] for name in ("alloc", "set_allocator", "get_allocator")},
+        "using_allocator": driver.classes.allocator.using_allocator,
         **_stream_functions(driver),
         **_device_functions(driver),
         "is_available": lambda: True,
