@@ -34,6 +34,7 @@ from contract.handle import Handle, default_handle
 from contract.numpy_einsum import einsum, einsum_path
 from contract.operators import BinaryOperator, Operator
 from contract.plan import Plan
+from contract.run.graph import CapturedContraction
 from contract.version import VERSION
 
 __version__ = VERSION
@@ -45,6 +46,7 @@ __all__ = [
     "BinaryOperator",
     "CacheFileError",
     "CacheMode",
+    "CapturedContraction",
     "ComputeType",
     "ContractError",
     "ContractExpression",

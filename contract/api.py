@@ -11,6 +11,7 @@ from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.evaluation import (
     arrays_of,
     beta_of,
+    bound_call,
     evaluate,
     frozen,
     handle_for,
@@ -23,6 +24,7 @@ from contract.request import Options, Written, call_for
 from contract.run.arrays import Array, Arrays, Layout, is_array, require_one_kind
 from contract.run.call import Call
 from contract.run.explain import explain
+from contract.run.graph import CapturedContraction
 
 __all__ = ["ContractExpression", "contract", "contract_expression", "contract_trinary"]
 
@@ -239,6 +241,30 @@ class ContractExpression:
         if self._signature is None:
             self._plan()
         return result
+
+    def capture(
+        self,
+        *operands: Any,
+        out: Array | None = None,
+        c: Any = None,
+        alpha: complex = 1,
+        beta: complex | None = None,
+        stream: Any = None,
+    ) -> CapturedContraction:
+        """The call for these arrays and scalars, recorded and not run: ``.replay()`` runs it.
+
+        On a device it becomes a CUDA graph; its memory comes from the pool of ``stream``, or of
+        CuPy's current stream. InvalidValueError where that is capturing already.
+        """
+        handle = self._handle if self._bound else handle_for(None, operands)
+        if handle is not self._handle:
+            planned = self._planned_for(handle)
+            return planned.capture(*operands, out=out, c=c, alpha=alpha, beta=beta, stream=stream)
+        arrays = self._checked(operands)
+        scalars = alpha, beta_of(c, beta), 0
+        with self._arrays.on(stream):
+            call = bound_call(handle, self._written, arrays, self._options, out, c, scalars)
+            return CapturedContraction(call)
 
     def explain(self) -> str:
         """The plan as a table: steps, costs, candidates, and why the chosen ones won."""

@@ -17,11 +17,13 @@ from contract.run.arrays import (
     require_host_scalar,
     require_one_kind,
 )
+from contract.run.call import BoundCall
 from contract.run.cupy_module import cupy_of
 
 __all__ = [
     "arrays_of",
     "beta_of",
+    "bound_call",
     "evaluate",
     "frozen",
     "handle_for",
@@ -43,19 +45,32 @@ def evaluate(
 
     ``scalars`` are alpha, beta and gamma; with a beta of 0, ``c`` is checked and not read.
     """
-    kind = handle.arrays
-    with kind.on(stream):
-        flat = kind.layouts(operands)
-        if out is not None:
-            _check_output(kind, out)
-        if flat is None or not ((out is None or kind.owns(out)) and (c is None or kind.owns(c))):
-            operands = arrays_of(kind, operands, out, c)
-            flat = kind.layouts(operands)
-        assert flat is not None  # all are plain, and where they lie is current
-        target = None if out is None else kind.as_array(out)  # a subclass has its own shapes
-        addend = None if c is None else kind.as_array(c)
-        result = _evaluated(handle, written, operands, flat, options, target, addend, scalars)
+    with handle.arrays.on(stream):
+        result = bound_call(handle, written, operands, options, out, c, scalars)()
     return result if out is None else out
+
+
+def bound_call(
+    handle: Handle,
+    written: Written,
+    operands: Sequence[Any],
+    options: Options,
+    out: Any = None,
+    c: Any = None,
+    scalars: tuple[Any, Any, Any] = (1, 0, 0),
+) -> BoundCall:
+    """What ``evaluate`` calls, on the current device and stream."""
+    kind = handle.arrays
+    flat = kind.layouts(operands)
+    if out is not None:
+        _check_output(kind, out)
+    if flat is None or not ((out is None or kind.owns(out)) and (c is None or kind.owns(c))):
+        operands = arrays_of(kind, operands, out, c)
+        flat = kind.layouts(operands)
+    assert flat is not None  # all are plain, and where they lie is current
+    target = None if out is None else kind.as_array(out)  # a subclass has its own shapes
+    addend = None if c is None else kind.as_array(c)
+    return _bound(handle, written, operands, flat, options, target, addend, scalars)
 
 
 def _check_output(kind: Arrays, out: Any) -> None:
@@ -65,7 +80,7 @@ def _check_output(kind: Arrays, out: Any) -> None:
         raise InvalidValueError("out is read-only.")
 
 
-def _evaluated(
+def _bound(
     handle: Handle,
     written: Written,
     arrays: Sequence[Array],
@@ -74,8 +89,8 @@ def _evaluated(
     target: Array | None,
     addend: Array | None,
     scalars: tuple[Any, Any, Any],
-) -> Array:
-    """The result for plain arrays, whose layouts in a row are ``flat``."""
+) -> BoundCall:
+    """The call for plain arrays, whose layouts in a row are ``flat``."""
     unread = addend is not None and scalars[1] == 0
     layout = handle.arrays.layout
     others = tuple(None if x is None else layout(x) for x in (target, addend))
@@ -91,7 +106,7 @@ def _evaluated(
             options = _without_operator_of_c(options, len(layouts))
             call = call_for(handle, written, layouts, options, others[0])
         handle.plans.remember(call.loaded, key, call)
-    return call.into(arrays, target, None if unread else addend, scalars)
+    return BoundCall(call, arrays, target, None if unread else addend, scalars)
 
 
 def _is_plain(options: Options) -> bool:

@@ -290,9 +290,19 @@ class Handle:
             call = Call(plan, out=arrays.layout(target), addend=of_c)
             call.into(operands, target, c, scalars, given)
 
+    @property
+    def captured_bytes(self) -> int:
+        """Memory on the device that calls in captures of CUDA graphs took, results included."""
+        return self.arrays.captured_bytes
+
+    def release_captured(self) -> None:
+        """Give that memory back: no graph with these calls is replayed any more."""
+        self.arrays.release_captured()
+
     def close(self) -> None:
         """Stop the threads and forget every plan; the handle must not be used afterwards."""
         self.plans.clear()
+        self.release_captured()
         self.executor.close()
 
     def __enter__(self) -> "Handle":

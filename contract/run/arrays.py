@@ -13,6 +13,8 @@ __all__ = [
     "Array",
     "Arrays",
     "Layout",
+    "Recordable",
+    "Recording",
     "is_array",
     "is_describable",
     "kind_of",
@@ -30,6 +32,35 @@ class Layout(NamedTuple):
     strides: tuple[int, ...]
     dtype: np.dtype[Any]
     alignment: int
+
+
+class Recordable(Protocol):
+    """A call with its arrays and scalars, of which a graph can hold every step."""
+
+    @property
+    def out(self) -> Array | None:
+        """Where the result goes; None: to a new array."""
+
+    def new_output(self) -> Array:
+        """An array for the result."""
+
+    def perform(self, out: Array | None = None) -> Array:
+        """The result in ``out``, else where the call has it."""
+
+
+class Recording(Protocol):
+    """A recorded call: every replay writes to ``output``; ``bytes`` are the recording's own."""
+
+    @property
+    def output(self) -> Array: ...
+    @property
+    def bytes(self) -> int: ...
+
+    def replay(self) -> None:
+        """Repeat the call, on a device in the current stream."""
+
+    def close(self) -> None:
+        """Give the memory back, once no replay uses it."""
 
 
 class Arrays(Protocol):
@@ -99,6 +130,19 @@ class Arrays(Protocol):
 
     def capturing(self) -> bool:
         """Whether the current stream records a graph: nothing runs, nothing may be waited for."""
+
+    @property
+    def captured_bytes(self) -> int:
+        """Bytes that calls in captures allocated."""
+
+    def keeping(self) -> AbstractContextManager[Any]:
+        """The time in which what a call in a capture allocates is kept for the graph."""
+
+    def release_captured(self) -> None:
+        """Give the memory of such calls back: their graphs are not replayed any more."""
+
+    def record(self, call: Recordable) -> Recording:
+        """Record a call, on a device as a CUDA graph; it is not run."""
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         """The time in which the device and the stream are current; None: the current stream."""

@@ -7,6 +7,8 @@ the way out.
 """
 
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -19,7 +21,7 @@ from contract.plan import Elementwise, Permute, Plan, Source
 from contract.run.arrays import Array, Layout, is_describable, require_host_scalar
 from contract.run.executor import Loaded, Scalars
 
-__all__ = ["Call", "check_output_type", "describe", "fixed_bytes", "scalar_in"]
+__all__ = ["BoundCall", "Call", "check_output_type", "describe", "fixed_bytes", "scalar_in"]
 
 # A call that needs less is not worth asking the operating system about.
 LARGE_BYTES = 1 << 28
@@ -88,6 +90,8 @@ class Call:
         """The result in a new array, without C."""
         if self.product is not None and type(alpha) is int and alpha == 1:
             return self.product(inputs)
+        if self.arrays.capturing():
+            return self._captured(inputs, None, None, (alpha, 0, 0))
         if self.needed_bytes > LARGE_BYTES:
             self._check_memory()
         scalars = self.scalar_value("alpha", alpha), 0, 0
@@ -106,6 +110,45 @@ class Call:
         workspace: Array | None = None,
     ) -> Array:
         """The result in ``out`` where that is given and safe to write, else computed apart."""
+        if self.arrays.capturing():
+            return self._captured(inputs, out, addend, scalars, workspace)
+        return self.perform(inputs, out, addend, scalars, workspace)
+
+    def recordable(self) -> "Call":
+        """The same call in launches that a graph can hold, each."""
+        loaded = self.loaded.recordable()
+        if loaded is self.loaded:
+            return self
+        found = copy(self)
+        found.loaded = loaded
+        found.needed_bytes += loaded.required_workspace - self.loaded.required_workspace
+        self._check_limit(found.needed_bytes - self.fresh_bytes)
+        return found
+
+    def _captured(
+        self,
+        inputs: Sequence[Array],
+        out: Array | None,
+        addend: Array | None,
+        scalars: Scalars,
+        workspace: Array | None = None,
+    ) -> Array:
+        """The call as part of a graph: what it allocates is kept, the result too."""
+        with self.arrays.keeping():
+            call = self.recordable()
+            if workspace is not None and workspace.nbytes < call.loaded.required_workspace:
+                workspace = None
+            return call.perform(inputs, out, addend, scalars, workspace)
+
+    def perform(
+        self,
+        inputs: Sequence[Array],
+        out: Array | None,
+        addend: Array | None,
+        scalars: Scalars,
+        workspace: Array | None = None,
+    ) -> Array:
+        """``into``, whether or not a graph is being captured."""
         if self.needed_bytes > LARGE_BYTES:
             self._check_memory()
         alpha, beta, gamma = scalars
@@ -178,6 +221,33 @@ class Call:
                 f"The call needs {self.needed_bytes} bytes for its result and workspace; "
                 f"{free} bytes are free."
             )
+
+
+@dataclass(frozen=True, slots=True)
+class BoundCall:
+    """A call with its arrays and scalars: alpha, beta, gamma."""
+
+    call: Call
+    inputs: Sequence[Array]
+    out: Array | None
+    addend: Array | None
+    scalars: Scalars
+
+    def __call__(self) -> Array:
+        return self.call.into(self.inputs, self.out, self.addend, self.scalars)
+
+    def recordable(self) -> "BoundCall":
+        """The same in launches that a graph can hold, each."""
+        return replace(self, call=self.call.recordable())
+
+    def new_output(self) -> Array:
+        """An array for the result."""
+        return self.call.new_output()
+
+    def perform(self, out: Array | None = None) -> Array:
+        """The result in ``out``, else where the call has it."""
+        out = self.out if out is None else out
+        return self.call.perform(self.inputs, out, self.addend, self.scalars)
 
 
 def fixed_bytes(

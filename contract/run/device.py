@@ -8,7 +8,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from operator import itemgetter
 from typing import Any, assert_never
 
@@ -28,13 +28,15 @@ from contract.kernels.call import (
     packed,
 )
 from contract.kernels.lower import lower
+from contract.kernels.recordable import recordable
 from contract.layout import offset_bounds, packed_strides, span
 from contract.plan import Plan, Scalar, Step
 from contract.run.arrays import Array
 from contract.run.device_arrays import DeviceArrays
+from contract.run.driver_library import driver_library, unhindered
 from contract.run.executor import Footprint, Loaded, Scalars
 from contract.run.kernel_modules import load_kernel
-from contract.run.tensor_maps import driver_library, encoded
+from contract.run.tensor_maps import encoded
 from contract.workspace import rounded
 
 __all__ = ["DeviceExecutor", "DevicePlan"]
@@ -50,7 +52,8 @@ class DevicePlan(Loaded):
 
     ``required_workspace`` (bytes) holds temporaries, then what a step needs for itself, each at
     its place in ``offsets``; it comes from CuPy's memory pool, on the current stream, unless the
-    caller gives it. ``reasons`` say why the kernels are what they are.
+    caller gives it. ``reasons`` say why the kernels are what they are. ``without_blas`` does the
+    products that are cuBLAS's by our own kernels; None: there are none.
     """
 
     plan: Plan
@@ -63,10 +66,15 @@ class DevicePlan(Loaded):
     new_output: Callable[[], Array]
     allocate: Callable[[int], Any]
     reasons: tuple[str, ...]
+    without_blas: "Callable[[], DevicePlan] | None" = None
     tile_bytes: int = 0
     own_bytes: int = 0
     product: None = None
     measured: float | None = None
+
+    def recordable(self) -> "DevicePlan":
+        """This plan, or the one without cuBLAS, which CuPy does not call in a capture."""
+        return self if self.without_blas is None else self.without_blas()
 
     def __call__(
         self,
@@ -137,19 +145,25 @@ class DeviceExecutor:
         """Lower every step of ``plan`` and build its kernels."""
         calls = self._lowered(plan)
         instead = plan.addend_only
+        alone = None if instead is None else partial(self._build_step, plan, instead)
+        captured = partial(self._load_without_blas, plan)
         return DevicePlan(
             plan=plan,
             arrays=self.arrays,
             launches=self._built(calls),
-            addend_only=None if instead is None else self._built_when_asked(plan, instead),
+            addend_only=None if alone is None else cache(alone),  # most calls never ask
             offsets=(*(offset for offset in plan.offsets if offset >= 0), rounded(plan.workspace)),
             required_workspace=_required(plan, calls),
             reads_addend=plan.addend is not None,
             new_output=allocator(self._cupy, plan.slots[plan.output].tensor),
             allocate=self._cupy.cuda.alloc,
             reasons=tuple(call.reason for call in calls if isinstance(call, KernelCall)),
+            without_blas=cache(captured) if any(map(_is_blas, calls)) else None,
             measured=measured,
         )
+
+    def _load_without_blas(self, plan: Plan) -> DevicePlan:
+        return self.load(recordable(plan, self.architecture))
 
     def footprint(self, plan: Plan) -> Footprint:
         """The bytes of ``plan``, all of them workspace; no kernel is built."""
@@ -179,19 +193,11 @@ class DeviceExecutor:
     def _lower(self, plan: Plan, step: Step) -> tuple[DeviceCall, ...]:
         return lower(plan, step, self.architecture, self._hopper)
 
-    def _built_when_asked(self, plan: Plan, step: Step) -> Callable[[], tuple[Launch, ...]]:
-        """What alpha = 0 leaves, built at the first call that has it: most never have."""
-        built: list[tuple[Launch, ...]] = []
-
-        def launches() -> tuple[Launch, ...]:
-            if not built:
-                built.append(self._built(self._lower(plan, step)))
-            return built[0]
-
-        return launches
+    def _build_step(self, plan: Plan, step: Step) -> tuple[Launch, ...]:
+        return self._built(self._lower(plan, step))
 
     def _built(self, calls: Sequence[DeviceCall]) -> tuple[Launch, ...]:
-        with self.arrays.on(None):
+        with self.arrays.on(None), unhindered():
             return tuple(self._build(call) for call in calls)
 
     def _build(self, call: DeviceCall) -> Launch:
@@ -216,6 +222,10 @@ class DeviceExecutor:
             if self._blas is None:
                 self._blas = _Blas(self._cupy)
             return self._blas
+
+
+def _is_blas(call: DeviceCall) -> bool:
+    return isinstance(call, BlasCall)
 
 
 def _required(plan: Plan, calls: Sequence[DeviceCall]) -> int:

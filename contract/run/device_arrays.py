@@ -8,7 +8,8 @@ import numpy as np
 
 from contract.errors import InvalidValueError
 from contract.layout import offset_bounds
-from contract.run.arrays import Array, Layout, is_describable
+from contract.run.arrays import Array, Layout, Recordable, Recording, is_describable
+from contract.run.device_graphs import CapturedMemory, Graph
 
 __all__ = ["DeviceArrays"]
 
@@ -39,6 +40,7 @@ class DeviceArrays:
         self._cupy = cupy
         self._plain = cupy.ndarray
         self._current_device = cupy.cuda.runtime.getDevice
+        self._captured = CapturedMemory(cupy)
 
     def owns(self, x: Any) -> bool:
         return isinstance(x, self._plain) and x.data.device_id == self.device
@@ -109,6 +111,19 @@ class DeviceArrays:
 
     def capturing(self) -> bool:
         return bool(self._cupy.cuda.get_current_stream().is_capturing())
+
+    @property
+    def captured_bytes(self) -> int:
+        return self._captured.bytes
+
+    def keeping(self) -> AbstractContextManager[Any]:
+        return self._captured.keeping()
+
+    def release_captured(self) -> None:
+        self._captured.release()
+
+    def record(self, call: Recordable) -> Recording:
+        return Graph(self._cupy, call)
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         if stream is None and self._current_device() == self.device:

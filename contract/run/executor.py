@@ -64,6 +64,10 @@ class Loaded(ABC):
     def __str__(self) -> str:
         return str(self.plan)
 
+    def recordable(self) -> "Loaded":
+        """The same plan in launches that a graph can hold, each."""
+        return self
+
     @abstractmethod
     def __call__(
         self,

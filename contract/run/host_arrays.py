@@ -9,7 +9,7 @@ import numpy as np
 
 from contract.compute import DATA_TYPES
 from contract.errors import InvalidValueError
-from contract.run.arrays import Array, Layout
+from contract.run.arrays import Array, Layout, Recordable, Recording
 from contract.run.cupy_module import cupy_of
 
 __all__ = ["HostArrays"]
@@ -96,7 +96,35 @@ class HostArrays:
     def capturing(self) -> bool:
         return False
 
+    @property
+    def captured_bytes(self) -> int:
+        return 0
+
+    def keeping(self) -> AbstractContextManager[Any]:
+        return NOTHING_TO_DO
+
+    def release_captured(self) -> None:
+        """Nothing is captured on the host."""
+
+    def record(self, call: Recordable) -> Recording:
+        return _Repeated(call)
+
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         if stream is not None:
             raise InvalidValueError(f"The host has no streams: stream is {stream!r}.")
         return NOTHING_TO_DO
+
+
+class _Repeated:
+    """A call that is made again and again; it takes and gives back its memory each time."""
+
+    def __init__(self, call: Recordable) -> None:
+        self._call = call
+        self.output = call.new_output() if call.out is None else call.out
+        self.bytes = self.output.nbytes if call.out is None else 0
+
+    def replay(self) -> None:
+        self._call.perform(self.output)
+
+    def close(self) -> None:
+        """The array is whoever's holds it."""

@@ -1,45 +1,18 @@
 """Tensor maps: what TMA knows of a tensor, encoded by the CUDA driver (12.0 or newer)."""
 
 import ctypes
-import sys
-from functools import cache
 from typing import Any
 
 from contract.errors import NotSupportedError
 from contract.kernels.call import MapType, TensorMap
 
-__all__ = ["driver_library", "encoded"]
+__all__ = ["encoded"]
 
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 # Names and numbers of cuda.h.
 _TYPES = {MapType.BITS16: 1, MapType.TF32: 11}  # CU_TENSOR_MAP_DATA_TYPE_UINT16, _TFLOAT32
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 _NO_INTERLEAVE, _PROMOTE_TO_128, _ZEROS_OUTSIDE = 0, 2, 0
-_ARGUMENTS = (
-    ctypes.c_void_p,  # the map
-    ctypes.c_int,
-    ctypes.c_uint32,  # the number of modes
-    ctypes.c_void_p,  # the tensor
-    ctypes.POINTER(ctypes.c_uint64),  # extents
-    ctypes.POINTER(ctypes.c_uint64),  # strides
-    ctypes.POINTER(ctypes.c_uint32),  # box
-    ctypes.POINTER(ctypes.c_uint32),  # steps inside the box
-    *(ctypes.c_int,) * 4,
-)
-
-
-@cache
-def driver_library() -> Any:
-    """The CUDA driver; NotSupportedError where there is none, or one without tensor maps."""
-    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-    try:
-        library = ctypes.CDLL(name)
-        library.cuTensorMapEncodeTiled.argtypes = _ARGUMENTS
-    except (OSError, AttributeError) as error:
-        raise NotSupportedError(
-            f"Tensor maps need a CUDA driver of 12.0 or newer: {error}."
-        ) from error
-    return library
 
 
 def encoded(library: Any, tensor_map: TensorMap, address: int) -> bytes:

@@ -20,8 +20,9 @@ from contract.kernels.jit import baked
 from contract.kernels.lower import lower
 from contract.operators import Operator
 from contract.run import device as device_executor
+from contract.run.driver_library import driver_library
 from contract.run.kernel_modules import load_kernel
-from contract.run.tensor_maps import driver_library, encoded
+from contract.run.tensor_maps import encoded
 
 from .cupy_surface import counters, installed
 from .device import Device, Options, Schedule
@@ -293,7 +294,6 @@ def handle(device: Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Mo
     """A handle of an emulated GPU where the kernel is asked for, and all products gain."""
     monkeypatch.setenv("CONTRACT_HOPPER", "1")
     monkeypatch.setattr(hopper, "_gains", lambda *_: True)
-    monkeypatch.setattr(device_executor, "driver_library", lambda: LIBRARY)
     with installed(memory=64 << 20) as cupy:
         yield cupy, Handle(device=0)
 
@@ -351,7 +351,6 @@ def test_no_driver_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> 
         raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr("ctypes.CDLL", missing)
-    driver_library.cache_clear()
     with pytest.raises(ct.NotSupportedError, match=r"CUDA driver of 12\.0"):
         driver_library()
 
