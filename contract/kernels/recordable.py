@@ -27,5 +27,6 @@ def _recordable(
     ((seconds, share),) = best_shares(work, gpu, 1)
     product = {each.name: getattr(step, each.name) for each in fields(Product)}
     reason = f"{share.reason}, for no cuBLAS is captured"
+    chosen = Candidate(Algo.GETT, seconds, reason, chosen=True)
     others = (replace(each, chosen=False) for each in candidates)
-    return Gett(**product, share=share), (Candidate(Algo.GETT, seconds, reason, chosen=True), *others)
+    return Gett(**product, share=share), (chosen, *others)
