@@ -78,6 +78,10 @@ class TunedPlan(Loaded):
         """The measured time of each candidate; None where there is none yet."""
         return self._tuning.seconds
 
+    def recordable(self) -> Loaded:
+        """The best candidate so far: what a graph holds stays as it is."""
+        return self.best.recordable()
+
     def __call__(
         self,
         inputs: Sequence[Array],
