@@ -6,6 +6,7 @@ and launches on the current stream. It never waits for the device.
 
 import struct
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -41,6 +42,8 @@ from contract.workspace import rounded
 
 __all__ = ["DeviceExecutor", "DevicePlan"]
 
+MOST_HANDLES = 16  # of cuBLAS; each has a workspace on the device
+PER_THREAD = 2  # cudaStreamPerThread: a stream of each thread
 KEPT_MAPS = 64  # by address, for each map of a launch: a program reuses few arrays
 Addresses = Sequence[int]  # of the plan's slots, then of what a step needs for itself
 Launch = Callable[[Addresses, Scalars], None]
@@ -115,7 +118,7 @@ class EventPair:
 
 
 class DeviceExecutor:
-    """Prepares plans for one GPU; owns its kernels and a cuBLAS handle. Safe for many threads.
+    """Prepares plans for one GPU; owns its kernels and cuBLAS handles. Safe for many threads.
 
     ``hopper``: large products may be done by the kernel for sm_90a. ``tf32``: products may be
     formed in tf32 where their compute type allows it.
@@ -134,7 +137,7 @@ class DeviceExecutor:
         self._blas: _Blas | None = None
 
     def close(self) -> None:
-        """Forget the kernels and give the cuBLAS handle back."""
+        """Forget the kernels and give the cuBLAS handles back."""
         with self._lock, self.arrays.on(None):
             self._kernels.clear()
             blas, self._blas = self._blas, None
@@ -312,15 +315,52 @@ def _put_scalar(data: bytearray, field: ScalarField, scalars: Scalars) -> None:
 # --- cuBLAS -----------------------------------------------------------------------------------
 
 
+class _Handles:
+    """cuBLAS handles of our own: their settings are ours, whatever the program sets on CuPy's.
+
+    Each stream has one, for cuBLAS promises the same bits only where streams share no handle. The
+    least recently used goes to a new stream when there are ``MOST_HANDLES``.
+    """
+
+    def __init__(self, cupy: Any, cublas: Any) -> None:
+        self._cuda = cupy.cuda
+        self._cublas = cublas
+        self._of_streams: OrderedDict[tuple[int, int], int] = OrderedDict()
+
+    def current(self) -> int:
+        """The handle of the current stream."""
+        stream = self._cuda.get_current_stream().ptr
+        thread = threading.get_ident() if stream == PER_THREAD else 0
+        handle = self._of_streams.pop((stream, thread), None)
+        if handle is None:
+            handle = self._another()
+        self._of_streams[stream, thread] = handle
+        return handle
+
+    def close(self) -> None:
+        """Give the handles back, which waits for the device."""
+        for handle in self._of_streams.values():
+            self._cublas.destroy(handle)
+        self._of_streams.clear()
+
+    def _another(self) -> int:
+        if len(self._of_streams) == MOST_HANDLES:
+            return self._of_streams.popitem(last=False)[1]
+        with unhindered():
+            handle: int = self._cublas.create()
+            self._cublas.setMathMode(handle, self._cublas.CUBLAS_DEFAULT_MATH)
+        return handle
+
+
 class _Blas:
-    """A cuBLAS handle of our own: its settings are ours, whatever the program sets on CuPy's."""
+    """The products of cuBLAS."""
 
     def __init__(self, cupy: Any) -> None:
         from cupy_backends.cuda.libs import cublas
 
         self._cublas = cublas
-        self._handle = cublas.create()
-        self._lock = threading.Lock()  # the handle's stream is set by every call
+        self._handles = _Handles(cupy, cublas)
+        self._lock = threading.Lock()  # a handle's stream is set by every call
         self._called: set[BlasCall] = set()
         runtime = cupy.cuda.runtime
         self._types = {
@@ -337,10 +377,9 @@ class _Blas:
             "32F_FAST_16BF": cublas.CUBLAS_COMPUTE_32F_FAST_16BF,
             "64F": cublas.CUBLAS_COMPUTE_64F,
         }
-        cublas.setMathMode(self._handle, cublas.CUBLAS_DEFAULT_MATH)
 
     def close(self) -> None:
-        self._cublas.destroy(self._handle)
+        self._handles.close()
 
     @property
     def first_calls(self) -> int:
@@ -364,7 +403,7 @@ class _Blas:
             return one if type(value) is int and value == 1 else np.array([value], dtype)
 
         pick = _picker([each.pointer for each in (a, b, d)])
-        handle, algorithm, lock = self._handle, cublas.CUBLAS_GEMM_DEFAULT, self._lock
+        handles, algorithm, lock = self._handles, cublas.CUBLAS_GEMM_DEFAULT, self._lock
         known = False
 
         def launch(addresses: Addresses, scalars: Scalars) -> None:
@@ -376,6 +415,7 @@ class _Blas:
                 if not known:
                     self._called.add(call)
                     known = True
+                handle = handles.current()
                 if call.batch == 1:
                     cublas.gemmEx(
                         *(handle, *sizes, factors[0], x, kind_a, a.leading, y, kind_b, b.leading),

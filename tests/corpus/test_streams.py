@@ -69,6 +69,50 @@ def test_calls_follow_the_current_stream(fake: Gpu, rng: np.random.Generator) ->
     stream.synchronize()
 
 
+def test_every_way_to_name_a_stream(fake: Gpu, rng: np.random.Generator) -> None:
+    """Legacy, of the thread, owned, and owned by somebody else."""
+    a, b = made(fake, rng)
+    cuda, counted = fake.cupy.cuda, counters(fake.cupy)
+    owned = cuda.Stream(non_blocking=True)
+    streams = (cuda.Stream.null, cuda.Stream.ptds, owned, cuda.ExternalStream(owned.ptr, 0))
+    wanted = fake.numpy(CALLS["gett"](a, b, handle=fake.handle))
+    for stream in streams:
+        counted.reset()
+        found = CALLS["gett"](a, b, handle=fake.handle, stream=stream)
+        assert {each.stream for each in counted.launches} == {stream.ptr}
+        stream.synchronize()
+        np.testing.assert_array_equal(fake.numpy(found), wanted)
+    with pytest.raises(ct.InvalidValueError, match="stream is a CuPy stream of device 0"):
+        CALLS["gett"](a, b, handle=fake.handle, stream=owned.ptr)
+
+
+def test_a_plan_on_many_streams_at_once(fake: Gpu, rng: np.random.Generator) -> None:
+    """Each stream has a cuBLAS handle, up to a number of them."""
+    shapes = (33, 40), (40, 21), (33, 21)
+    a, b, d = (
+        ct.Operand(ct.TensorDescriptor(shape, dtype="float32"), modes)
+        for shape, modes in zip(shapes, ("mk", "kn", "mn"), strict=True)
+    )
+    blas = fake.cupy._driver.classes.blas._handles
+    before, calls = set(blas), []
+    with ct.Handle(device=0) as handle:
+        plan = handle.plan(ct.Contraction((a, b), d), ct.PlanPreference(algo=ct.Algo.GEMM))
+        for _ in range(18):
+            x, y = made(fake, rng)
+            with fake.cupy.cuda.Stream(non_blocking=True) as stream:
+                out = fake.cupy.empty((33, 21), "f4", order="F")
+                handle.contract(plan, 1, x, y, 0, None, out)
+            calls.append((stream, x, y, out))
+        ours = set(blas) - before
+        assert {blas[each].stream for each in ours} == {stream.ptr for stream, *_ in calls[2:]}
+        assert len(ours) == 16
+        for stream, x, y, out in reversed(calls):
+            stream.synchronize()
+            each = Case("mk,kn->mn", PRODUCT.extents, ("float32",) * 2)
+            assert_product(fake.numpy(out), each, [fake.numpy(x), fake.numpy(y)])
+    assert set(blas) == before
+
+
 def quiet(counted: Counters) -> None:
     """Nothing but launches and products happened."""
     assert counted.launches or counted.products
