@@ -1,7 +1,9 @@
 """Calls in CUDA graphs: captured by the user, and recorded by an expression; on the host too."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -158,6 +160,17 @@ def test_a_captured_call_only_launches(fake: Gpu, rng: np.random.Generator) -> N
     quiet(counted)
     assert not counted.driver_allocations
     stream.synchronize()
+
+
+def test_the_example_of_the_readme(fake: Gpu, rng: np.random.Generator) -> None:
+    text = Path(ct.__file__).parents[1].joinpath("README.md").read_text()
+    (block,) = re.findall(r"```py\n(.*?)```", text, flags=re.S)
+    u, v = rng.random((4, 5, 6)), rng.random((7, 5))
+    names = {"cupy": fake.cupy, "ct": ct, "U": fake.array(u), "V": fake.array(v)}
+    exec(block, names)
+    assert names["handle"].captured_bytes == 0
+    wanted = np.einsum("abc,kb->ca", u, v)
+    np.testing.assert_allclose(fake.numpy(names["P"]), 2 * wanted)
 
 
 # --- recorded by an expression --------------------------------------------------------------------

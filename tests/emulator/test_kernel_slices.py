@@ -19,7 +19,7 @@ from contract.kernels.slices import MOST_SLICES, NATIVE_AT, NEED_BYTES, slice_ca
 from contract.operators import Operator
 
 from ..reference import assert_within_bound
-from .cupy_surface import installed
+from .cupy_surface import counters, installed
 from .device import Device, KernelFault, Options, Schedule
 from .products import Case, Data, Layout, Mode, case, check, expected, modes
 
@@ -443,6 +443,24 @@ def test_a_graph_decides_anew_at_every_replay(
                 graph.launch()
                 assert Found(workspace.get()[plan.offsets[-1] :], calls).native == native
                 assert_within_bound(d.get(), ("mk", "kn"), "mn", (x, y))
+
+
+def test_a_recorded_call_decides_anew_too(monkeypatch: pytest.MonkeyPatch, rng: Rng) -> None:
+    monkeypatch.setattr(slices, "_choice", lambda *_: TINY)
+    x, y = rng.standard_normal((2, 40, 40))
+    matrix = ct.TensorDescriptor((40, 40), (40, 1), "float64", 256)
+    with installed() as cupy, ct.Handle(device=0) as handle:
+        a, b = cupy.asarray(x), cupy.asarray(y)
+        planned = ct.contract_expression(
+            "mk,kn->mn", matrix, matrix, compute_type="8XINT8", order="C", handle=handle
+        )
+        counters(cupy).reset()
+        with planned.capture(a, b) as call:
+            assert len(counters(cupy).launches) > 3  # slices, and float64 instead
+            for value in (1, 2.0**-900, 4):
+                x[3, 5] = value
+                a.set(x)
+                assert_within_bound(call.replay().get(), ("mk", "kn"), "mn", (x, y))
 
 
 @pytest.mark.parametrize("dtype", SLICE_TILES)

@@ -41,6 +41,13 @@ def test_the_results_are_what_numpy_gives(names: dict[str, Any]) -> None:
     )
 
 
+def test_the_recorded_example(names: dict[str, Any]) -> None:
+    A, B, call = names["A"], names["B"], names["call"]
+    assert (B[0] == 0).all()
+    np.testing.assert_allclose(names["D"], np.einsum("abc,kb->ac", A, B))
+    assert call.output is names["D"]
+
+
 def test_the_descriptor_level_example(names: dict[str, Any]) -> None:
     A1 = names["A1"].astype("f8")
     B1 = names["B1"].reshape(96, 64, 96, order="F").astype("f8")
