@@ -17,7 +17,7 @@ class CapturedContraction:
 
     On a device it is a CUDA graph, which reads what ``operands`` and C hold at the time and has
     its temporaries to itself; on the host the call is repeated. ``output`` holds no result before
-    the first replay, unless the array was given and had one. All arrays are kept until ``close``.
+    the first replay, unless the array was given and had one. The arrays live as long as this.
     """
 
     def __init__(self, call: BoundCall) -> None:
@@ -47,10 +47,11 @@ class CapturedContraction:
         Replays follow one another in whatever streams they are. InvalidValueError in a capture
         and after ``close``.
         """
-        if self._recording is None:
+        recording = self._recording
+        if recording is None:
             raise InvalidValueError("A captured contraction that is closed cannot be replayed.")
         with self._arrays.on(stream):
-            self._recording.replay()
+            recording.replay()
         return self.output
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ def test_a_replay_reads_what_operands_hold_now(
 def test_the_first_call_may_be_a_captured_one(
     mode: int, alpha: int, rng: np.random.Generator
 ) -> None:
-    """In no mode do building of kernels and allocation break a capture, nor another thread's."""
+    """In no mode do the building of kernels and allocation break a capture."""
     x, y, z = matrices(rng)
     with installed() as cupy, ct.Handle(device=0) as handle:
         a, b, c = (cupy.asarray(each, order="F") for each in (x, y, z))
@@ -88,6 +89,18 @@ def test_the_first_call_may_be_a_captured_one(
         graphs[0].launch(stream)
         stream.synchronize()
         assert_chain(found.get(), (x, y, z), alpha)
+
+
+def test_plans_are_loaded_beside_the_capture_of_another_thread() -> None:
+    """A capture in global mode forbids that to every thread, and a new handle of cuBLAS too."""
+    with installed() as cupy, ct.Handle(device=0) as handle, ThreadPoolExecutor(1) as other:
+        a, b, d = (cupy.ones(shape, "f4", order="F") for shape in ((33, 40), (40, 21), (33, 21)))
+        stream = cupy.cuda.Stream(non_blocking=True)
+        other.submit(stream.begin_capture, 0).result()
+        chain(handle)
+        handle.contract(gemm(handle), 1, a, b, 0, None, d)
+        other.submit(stream.end_capture).result()
+        assert (d.get() == 40).all()
 
 
 def gemm(handle: ct.Handle) -> Any:
@@ -322,6 +335,18 @@ def test_an_error_ends_the_recording(fake: Gpu, rng: np.random.Generator) -> Non
         planned.capture(*arrays, alpha=1j)
     assert pool.used_bytes() == before
     fake.cupy.cuda.runtime.deviceSynchronize()
+
+
+def test_a_recorded_call_is_not_tuned(rng: np.random.Generator) -> None:
+    """It keeps the plan that is the best known when it is recorded."""
+    tuned, factors = ct.PlanPreference(autotune=ct.AutotuneMode.INCREMENTAL), matrices(rng)
+    with ct.Handle(preference=tuned) as handle:
+        call = chain(handle).capture(*factors)
+        assert len({call.replay().tobytes() for _ in range(6)}) == 1
+        ((_, line),) = handle.plans.items()
+        assert call.plan in line.plans
+        assert len(line.plans) > 1
+        assert not line.settled
 
 
 def test_the_host_has_no_streams_to_record() -> None:

@@ -100,7 +100,8 @@ class Blas:
         return known[device]
 
     def create(self) -> int:
-        """A new handle on the current device."""
+        """A new handle on the current device, which allocates: not beside any capture."""
+        self._driver.refuse_unsafe_call()
         handle = 0x7E0000000000 + 0x100 * (len(self._handles) + 1)
         self._handles[handle] = Handle(self._driver.device)
         return handle
