@@ -89,6 +89,8 @@ def test_the_first_call_may_be_a_captured_one(
         graphs[0].launch(stream)
         stream.synchronize()
         assert_chain(found.get(), (x, y, z), alpha)
+        assert handle.captured_bytes > 0
+    assert handle.captured_bytes == 0
 
 
 def test_plans_are_loaded_beside_the_capture_of_another_thread() -> None:
@@ -103,10 +105,9 @@ def test_plans_are_loaded_beside_the_capture_of_another_thread() -> None:
         assert (d.get() == 40).all()
 
 
-def gemm(handle: ct.Handle) -> Any:
+def gemm(handle: ct.Handle, m: int = 33, n: int = 21, k: int = 40) -> Any:
     """D = alpha A B + beta C by cuBLAS, where it is asked for."""
-    shapes = (33, 40), (40, 21), (33, 21)
-    a, b, d = (ct.TensorDescriptor(each, dtype="float32") for each in shapes)
+    a, b, d = (ct.TensorDescriptor(each, dtype="float32") for each in ((m, k), (k, n), (m, n)))
     operation = ct.Contraction(
         (ct.Operand(a, "mk"), ct.Operand(b, "kn")), ct.Operand(d, "mn"), ct.Operand(d, "mn")
     )
@@ -135,6 +136,22 @@ def test_a_plan_for_cublas_is_captured_without_it(
     product = 2 * x.astype("f8") @ y
     wanted = product + 0.5 * (product + 0.5 * z)
     np.testing.assert_allclose(fake.numpy(d), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_workspace_that_is_too_small_without_cublas(fake: Gpu, rng: np.random.Generator) -> None:
+    """Our kernel sums parts of k apart where cuBLAS needs no workspace of the caller's."""
+    plan, (x, y) = gemm(fake.handle, 8, 8, 4000), matrices(rng, [(8, 4000), (4000, 8)])
+    a, b = fake.array(x), fake.array(y)
+    d, given = fake.cupy.empty((8, 8), "f4", order="F"), fake.cupy.full(256, 7, np.uint8)
+    fake.cupy.cuda.runtime.deviceSynchronize()
+    stream, before = fake.cupy.cuda.Stream(non_blocking=True), fake.handle.captured_bytes
+    with captured(stream) as graphs:
+        fake.handle.contract(plan, 1, a, b, 0, None, d, given)
+    assert plan.required_workspace < given.nbytes < fake.handle.captured_bytes - before
+    graphs[0].launch(stream)
+    stream.synchronize()
+    np.testing.assert_allclose(fake.numpy(d), x.astype("f8") @ y, rtol=1e-3, atol=1e-2)
+    assert (fake.numpy(given) == 7).all()
 
 
 def test_memory_of_captured_calls_is_not_used_again(fake: Gpu, rng: np.random.Generator) -> None:
@@ -209,6 +226,21 @@ def test_a_recorded_call_is_repeated(device: Device, rng: np.random.Generator) -
     assert_chain(device.numpy(found), changed, 2)
 
 
+def test_a_recording_has_no_cublas(fake: Gpu, rng: np.random.Generator) -> None:
+    x, y = matrices(rng, [(33, 40), (40, 21)])
+    planned = ct.contract_expression(
+        *("mk,kn->mn", x.shape, y.shape),
+        dtype="float32",
+        handle=fake.handle,
+        preference=ct.PlanPreference(algo=ct.Algo.GEMM),
+    )
+    call = planned.capture(fake.array(x), fake.array(y))
+    assert "Gemm" in str(planned)
+    assert "Gemm" not in str(call)
+    assert "for no cuBLAS is captured" in str(call)
+    np.testing.assert_allclose(fake.numpy(call.replay()), x.astype("f8") @ y, rtol=1e-4, atol=1e-4)
+
+
 def test_nothing_runs_before_the_replay(device: Device, rng: np.random.Generator) -> None:
     """D = A B + beta D: every replay adds once more; with alpha = 0 it only scales."""
     x, y, z = matrices(rng, [(33, 40), (40, 21), (33, 21)])
@@ -274,6 +306,9 @@ def test_recordings_on_two_streams_keep_apart(fake: Gpu, rng: np.random.Generato
         call.close()
     del call, calls
     assert pool.used_bytes() == before
+    counted.reset()
+    planned.capture(*arrays[0])
+    assert not counted.driver_allocations
 
 
 def test_a_replay_waits_for_those_who_had_its_memory(fake: Gpu, rng: np.random.Generator) -> None:
