@@ -8,9 +8,8 @@ the way out.
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -223,8 +222,7 @@ class Call:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class BoundCall:
+class BoundCall(NamedTuple):
     """A call with its arrays and scalars: alpha, beta, gamma."""
 
     call: Call
@@ -238,7 +236,7 @@ class BoundCall:
 
     def recordable(self) -> "BoundCall":
         """The same in launches that a graph can hold, each."""
-        return replace(self, call=self.call.recordable())
+        return self._replace(call=self.call.recordable())
 
     def new_output(self) -> Array:
         """An array for the result."""
