@@ -5,12 +5,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import contract as ct
+from contract.run.driver_library import unhindered
 from tests.corpus.checks import values
 from tests.corpus.test_streams import CALLS, made, quiet
 from tests.devices import Device, Gpu
@@ -103,6 +105,13 @@ def test_plans_are_loaded_beside_the_capture_of_another_thread() -> None:
         handle.contract(gemm(handle), 1, a, b, 0, None, d)
         other.submit(stream.end_capture).result()
         assert (d.get() == 40).all()
+
+
+def test_a_driver_that_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = SimpleNamespace(cuThreadExchangeStreamCaptureMode=lambda mode: 1)
+    monkeypatch.setattr("contract.run.driver_library.driver_library", lambda: library)
+    with pytest.raises(ct.ExecutionError, match=r"refuses \(error 1\)"), unhindered():
+        pytest.fail("nothing is done then")
 
 
 def gemm(handle: ct.Handle, m: int = 33, n: int = 21, k: int = 40) -> Any:

@@ -1,6 +1,8 @@
 """Captures of the emulator's CuPy: what is recorded, what breaks a recording, and replays."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 
 from .cupy_surface import counters
+from .cupy_surface.capture import Mode
 from .device import KernelFault
 
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
@@ -124,6 +127,36 @@ def test_host_copies_and_cublas_are_refused_by_cupy(cupy: ModuleType) -> None:
         with pytest.raises(NotImplementedError, match="cuBLAS API during stream capture"):
             cupy.cuda.cublas.setStream(cupy.cuda.get_cublas_handle(), stream.ptr)
         stream.end_capture()
+
+
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_what_a_capture_forbids_a_thread_depends_on_both_modes(
+    cupy: ModuleType, mode: int, elsewhere: bool
+) -> None:
+    """cudaThreadExchangeStreamCaptureMode, as CUDA's manual has it."""
+    driver = cupy._driver
+    for chosen in Mode:
+        stream = _stream(cupy)
+        with ThreadPoolExecutor(1) as other:
+            run = other.submit if elsewhere else lambda function, *given: function(*given)
+            run(stream.begin_capture, mode)
+            assert driver.exchange_mode(chosen) == GLOBAL
+            forbidden = chosen != RELAXED and mode != RELAXED
+            if elsewhere:
+                forbidden = chosen == mode == GLOBAL
+            try:
+                with _refusal(cupy) if forbidden else nullcontext():
+                    driver.refuse_unsafe_call()
+            finally:
+                assert driver.exchange_mode(Mode.GLOBAL) == chosen
+            with _refusal(cupy) if forbidden else nullcontext():
+                ended = run(stream.end_capture)
+                assert not elsewhere or ended.result()
+
+
+def _refusal(cupy: ModuleType) -> Any:
+    return pytest.raises(cupy.cuda.runtime.CUDARuntimeError, match="StreamCapture")
 
 
 @pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])

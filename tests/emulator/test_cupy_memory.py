@@ -1,6 +1,8 @@
 """Memory of the emulator's CuPy: the pool's reuse by stream, limits, and memory that is gone."""
 
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,6 +135,25 @@ def test_another_allocator(cupy: ModuleType) -> None:
     held = cupy.empty(10)
     assert pool.used_bytes() == 512
     assert held.size == 10
+
+
+def test_an_allocator_of_a_thread(cupy: ModuleType) -> None:
+    asked = []
+
+    def allocate(size: int) -> Any:
+        asked.append(size)
+        return before(size)
+
+    before = cupy.cuda.get_allocator()
+    with cupy.cuda.using_allocator(allocate):
+        assert cupy.cuda.get_allocator() is allocate
+        assert cupy.empty(10, "f4").size == 10
+        with ThreadPoolExecutor(1) as other:
+            other.submit(cupy.empty, 5).result()
+        with pytest.raises(ValueError, match="Can't change the global allocator"):
+            cupy.cuda.set_allocator(None)
+    assert cupy.cuda.alloc(3).mem.size == 512
+    assert asked == [40]
 
 
 def test_pointers_copy_and_fill(cupy: ModuleType) -> None:
