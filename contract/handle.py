@@ -436,9 +436,12 @@ def _bound_addend(plan: Loaded, addend: Any, beta: Any) -> Any:
 
 
 @cache
-def default_handle() -> Handle:
-    """The handle of calls on NumPy arrays that name none; made at the first such call."""
-    return Handle()
+def default_handle(device: int | None = None) -> Handle:
+    """The handle of calls that name none, on NumPy arrays or on CuPy's of a device.
+
+    It is made at the first such call.
+    """
+    return Handle() if device is None else device_handle(import_cupy(), device)
 
 
 @cache

@@ -21,7 +21,7 @@ from contract.heuristics import HOST
 from contract.layout import offset_bounds
 from contract.plan import Plan
 from contract.run.device_arrays import DeviceArrays
-from contract.run.executor import Loaded, Scalars
+from contract.run.executor import Footprint, Loaded, Scalars
 from contract.run.host import HostExecutor
 
 from .cupy_surface import counters, installed
@@ -38,6 +38,7 @@ class Borrowed(Loaded):
         self.plan, self.arrays, self.executor, self.host = plan, executor.arrays, executor, host
         self.required_workspace, self.reads_addend = host.required_workspace, host.reads_addend
         self.tile_bytes, self.own_bytes, self.product = host.tile_bytes, host.own_bytes, None
+        self.measured = None
 
     def new_output(self) -> Any:  # type: ignore[override]
         made = self.host.new_output()
@@ -72,13 +73,13 @@ class BorrowedExecutor:
         self.ran: list[tuple[int, Any]] = []
         self.plans: list[Plan] = []
 
-    def load(self, plan: Plan) -> Borrowed:
+    def load(self, plan: Plan, measured: float | None = None) -> Borrowed:
         assert self.cupy.cuda.runtime.getDevice() == self.arrays.device
         self.plans.append(plan)
         return Borrowed(self, plan)
 
-    def workspace(self, plan: Plan) -> int:
-        return self.host.workspace(plan)
+    def footprint(self, plan: Plan) -> Footprint:
+        return self.host.footprint(plan)
 
     def close(self) -> None:
         self.host.close()
