@@ -109,7 +109,7 @@ def call(handle: Handle, plan: Loaded, operands: Sequence[Any], result: Any) -> 
 
 def prediction(plan: Loaded) -> Prediction:
     """What the planner expects of a plan."""
-    chosen = next(each for row in plan.plan.considered for each in row if each.chosen)
+    chosen = plan.plan.considered[0].chosen
     return Prediction(plan.plan.seconds, chosen.algo.name, chosen.reason)
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "is_real_floating",
     "item_size",
     "promoted",
+    "real_of",
     "rule",
     "unit_roundoff",
 ]
@@ -144,7 +145,12 @@ _ITEM_SIZES = {
 }
 DATA_TYPES = frozenset(_ITEM_SIZES)
 _BLAS_TYPES = frozenset({"float32", "float64", "complex64", "complex128"})
-_COMPLEX_TYPES = frozenset({"complex64", "complex128", "complex192", "complex256"})
+_REAL_OF = {
+    "complex64": "float32",
+    "complex128": "float64",
+    "complex192": "float96",
+    "complex256": "float128",
+}
 _REAL_FLOATING_TYPES = frozenset(
     {"float16", "bfloat16", "float32", "float64", "float96", "float128"}
 )
@@ -161,7 +167,12 @@ def item_size(dtype: str) -> int:
 
 def is_complex(dtype: str) -> bool:
     """Whether elements of the type have an imaginary part."""
-    return dtype in _COMPLEX_TYPES
+    return dtype in _REAL_OF
+
+
+def real_of(dtype: str) -> str:
+    """The type of the parts of complex numbers; any other type is its own."""
+    return _REAL_OF.get(dtype, dtype)
 
 
 def is_real_floating(dtype: str) -> bool:

@@ -17,6 +17,7 @@ from contract.text import Row, aligned, count, seconds
 
 __all__ = [
     "Candidate",
+    "Decision",
     "Elementwise",
     "Gemm",
     "Gett",
@@ -247,11 +248,24 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Decision:
+    """The candidates for one operation of a plan; the chosen one led to ``steps`` of its steps."""
+
+    steps: int
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def chosen(self) -> Candidate:
+        """The candidate that the plan has."""
+        return next(each for each in self.candidates if each.chosen)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Steps that do ``operation``: slots are inputs, output, addend if one is read, temporaries.
 
     ``offsets`` place each slot's tensor in the workspace (bytes; -1: the caller gives it).
-    ``considered`` has, for each step, the candidates of the operation the step belongs to.
+    ``considered`` has a decision for each operation, in the order of the steps it led to.
     ``addend_only`` is what alpha = 0 leaves of a product or a reduction: D = beta * op(C), or
     zeros, with no input read. ``jit_mode`` is the preference's, for the executor's kernels.
     """
@@ -261,7 +275,7 @@ class Plan:
     offsets: tuple[int, ...]
     workspace: int
     operation: OperationDescriptor
-    considered: tuple[tuple[Candidate, ...], ...]
+    considered: tuple[Decision, ...]
     naive_flops: int
     addend_only: Elementwise | None = None
     jit_mode: JitMode = JitMode.NONE
@@ -301,8 +315,14 @@ class Plan:
     @property
     def seconds(self) -> float:
         """The predicted time of the chosen candidates."""
-        chosen = {id(row): row for row in self.considered}
-        return sum(each.seconds for row in chosen.values() for each in row if each.chosen)
+        return sum(decision.chosen.seconds for decision in self.considered)
+
+    def decided(self) -> Iterator[tuple[range, Decision]]:
+        """Each decision with the steps it led to."""
+        first = 0
+        for decision in self.considered:
+            yield range(first, first + decision.steps), decision
+            first += decision.steps
 
     @property
     def largest_intermediate(self) -> int:
@@ -313,7 +333,10 @@ class Plan:
     def __str__(self) -> str:
         """One row for each step: what it reads and writes, FLOPs, bytes, and its bound."""
         head: Row = ("step", "kind", "reads", "writes", "FLOPs", "bytes", "bound", "candidate")
-        rows = [head, *(_step_row(self, at, step) for at, step in enumerate(self.steps))]
+        rows = [
+            head,
+            *(_step_row(self, at, each.chosen) for steps, each in self.decided() for at in steps),
+        ]
         return "\n".join((_title(self), *aligned(rows), *_totals(self)))
 
 
@@ -385,11 +408,11 @@ def _totals(plan: Plan) -> Iterator[str]:
 # --- one step -----------------------------------------------------------------------------------
 
 
-def _step_row(plan: Plan, at: int, step: Step) -> Row:
+def _step_row(plan: Plan, at: int, chosen: Candidate) -> Row:
+    step = plan.steps[at]
     flops, moved = step_flops(step), step_bytes(plan, step)
     bound = "compute" if flops > 8 * moved else "memory"
     reads, writes = _sides(plan, step)
-    chosen = next(each for each in plan.considered[at] if each.chosen)
     why = f"{chosen.algo.name}: {chosen.reason}"
     return (str(at), _kind(step), reads, writes, count(flops), count(moved), bound, why)
 

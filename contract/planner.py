@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import prod
 
 from contract.candidates import Machine, options
-from contract.compute import is_complex, item_size
+from contract.compute import is_complex, item_size, real_of
 from contract.descriptors import (
     Algo,
     Contraction,
@@ -29,6 +29,7 @@ from contract.operators import BinaryOperator, Operator
 from contract.order import Pair, pairwise
 from contract.plan import (
     Candidate,
+    Decision,
     Elementwise,
     Permute,
     Plan,
@@ -44,14 +45,8 @@ from contract.plan import (
 from contract.products import Option, ProductProblem, Term
 from contract.workspace import Lifetime, place, rounded
 
-__all__ = ["make_plan"]
+__all__ = ["addend_alone", "make_plan", "operation_extents"]
 
-_REAL_OF = {
-    "complex64": "float32",
-    "complex128": "float64",
-    "complex192": "float96",
-    "complex256": "float128",
-}
 # Which scalar belongs to which operand of an elementwise operation.
 _SCALARS = {2: (Scalar.ALPHA, Scalar.GAMMA), 3: (Scalar.ALPHA, Scalar.BETA, Scalar.GAMMA)}
 
@@ -72,7 +67,7 @@ def make_plan(
     return builder.finish()
 
 
-def _extents(operation: OperationDescriptor) -> tuple[int, ...]:
+def operation_extents(operation: OperationDescriptor) -> tuple[int, ...]:
     """The extent of every mode; results must have exactly these, and the padding around them."""
     inputs, output = operation.inputs, operation.output
     extents = mode_extents(
@@ -95,6 +90,18 @@ def _extents(operation: OperationDescriptor) -> tuple[int, ...]:
             names = ", ".join(operation.labels[mode] for mode in output.modes)
             raise InvalidValueError(f"The addend C has the modes of the output: {names}.")
     return extents
+
+
+def addend_alone(operation: OperationDescriptor, output: TensorDescriptor) -> Elementwise:
+    """D = beta * op(C), or zeros, where D lies as ``output``; its repeated modes stay apart."""
+    slot = len(operation.inputs)
+    modes, addend = operation.output.modes, operation.addend
+    sources: tuple[Source, ...] = ()
+    if addend is not None:
+        strides = tuple(addend.tensor.steps[at] for at in _places(addend.modes, modes))
+        sources = (Source(View(slot + 1, strides), addend.operator, Scalar.BETA),)
+    target, dtype = View(slot, output.steps), operation.rule.accumulator
+    return Elementwise(sources, (), target, output.extents, modes, dtype)
 
 
 def _check_result(
@@ -168,8 +175,10 @@ class _Builder:
         self.operation = operation
         self.preference = preference
         self.machine = machine
-        self.extents = _extents(operation)
+        self.extents = operation_extents(operation)
         self.count = len(operation.inputs)
+        modes = operation.output.modes
+        self.free_layout = operation.free_layout and len(set(modes)) == len(modes)
         self.slots = [Slot(SlotKind.INPUT, operand.tensor) for operand in operation.inputs]
         self.slots.append(Slot(SlotKind.OUTPUT, operation.output.tensor))
         self.addend: Term | None = None
@@ -179,7 +188,7 @@ class _Builder:
         self.target = _term(self.count, operation.output, self.extents)
         self.accumulator = operation.rule.accumulator
         self.steps: list[Step] = []
-        self.considered: list[tuple[Candidate, ...]] = []
+        self.considered: list[Decision] = []
         self.most_candidates = 1  # over all products, of the preferred algorithm
 
     # --- the whole operation --------------------------------------------------------------
@@ -217,6 +226,9 @@ class _Builder:
             addend_only=None if self._is_elementwise() else self._addend_alone(),
             jit_mode=self.preference.jit_mode,
         )
+
+    def _addend_alone(self) -> Elementwise:
+        return addend_alone(self.operation, self.slots[self.count].tensor)
 
     def _is_elementwise(self) -> bool:
         return isinstance(self.operation, ElementwiseOperation)
@@ -307,18 +319,6 @@ class _Builder:
         )
         self._add(step, "every element read once")
 
-    def _addend_alone(self) -> Elementwise:
-        """D = beta * op(C), or zeros; D with all its dimensions, repeated modes apart."""
-        output, addend = self.operation.output, self.operation.addend
-        target = View(self.count, self.slots[self.count].tensor.steps)
-        sources: tuple[Source, ...] = ()
-        if addend is not None:
-            strides = tuple(addend.tensor.steps[at] for at in _places(addend.modes, output.modes))
-            sources = (Source(View(self.count + 1, strides), addend.operator, Scalar.BETA),)
-        return Elementwise(
-            sources, (), target, output.tensor.extents, output.modes, self.accumulator
-        )
-
     # --- parts ----------------------------------------------------------------------------
 
     def _contract(
@@ -390,7 +390,7 @@ class _Builder:
             return term
         if not is_complex(self.accumulator):
             return term
-        result = self._temporary(term.fastest_first, _REAL_OF[self.accumulator])
+        result = self._temporary(term.fastest_first, real_of(self.accumulator))
         self._single(term, result, None, scaled=False, dtype=result.dtype)
         return result
 
@@ -436,14 +436,14 @@ class _Builder:
         chosen = self._choose(found)
         if target is None:
             self._temporary_like(chosen.d)
-        elif self.operation.free_layout:
+        elif self.free_layout:
             self._laid_out(target, list(chosen.d.fastest_first))
         self.slots += [Slot(SlotKind.TEMPORARY, tensor) for tensor in chosen.temporaries]
         row = tuple(
             Candidate(each.algo, each.seconds, each.reason, each is chosen) for each in found
         )
         self.steps += chosen.steps
-        self.considered += [row] * len(chosen.steps)
+        self.considered.append(Decision(len(chosen.steps), row))
         return chosen.d
 
     def _choose(self, found: list[Option]) -> Option:
@@ -462,7 +462,7 @@ class _Builder:
         self, a: Term, b: Term, pair: Pair, target: Term | None, consumer: frozenset[int]
     ) -> list[Term]:
         """The result as it must be, or in every mode order worth costing where it is free."""
-        if target is not None and not self.operation.free_layout:
+        if target is not None and not self.free_layout:
             return [target]
         free = Term(len(self.slots), (), (), self.accumulator) if target is None else target
         orders = dict.fromkeys(_orders(a, b, pair.modes, consumer))
@@ -475,7 +475,7 @@ class _Builder:
 
     def _laid_out(self, target: Term, order: Sequence[int]) -> Term:
         """The target in memory order ``order`` (fastest first) where its layout is free."""
-        if target.slot != self.count or not self.operation.free_layout:
+        if target.slot != self.count or not self.free_layout:
             return target
         modes = (*order, *(mode for mode in target.modes if mode not in order))
         strides = packed_strides([self.extents[mode] for mode in modes])
@@ -503,7 +503,8 @@ class _Builder:
         moved = sum(self.slots[slot].bytes for slot in step_slots(step))
         seconds = self.machine.pass_seconds(moved)
         self.steps.append(step)
-        self.considered.append((Candidate(Algo.ONE_PASS, seconds, reason, chosen=True),))
+        only = Candidate(Algo.ONE_PASS, seconds, reason, chosen=True)
+        self.considered.append(Decision(1, (only,)))
 
 
 def _consumer(pairs: Sequence[Pair], at: int, terms: Sequence[Term]) -> frozenset[int]:

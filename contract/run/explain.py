@@ -14,21 +14,14 @@ def explain(plan: Plan) -> str:
     for at, step in enumerate(plan.steps):
         if isinstance(step, Gemm | Gett):
             parts.append("\n".join((f"step {at}: loops", *aligned(_loop_rows(plan, step)))))
-    for steps, row in _operations(plan):
-        parts.append("\n".join((f"step {steps}: candidates", *aligned(_candidate_rows(row)))))
+    for steps, decision in plan.decided():
+        rows = aligned(_candidate_rows(decision.candidates))
+        parts.append("\n".join((f"step {_range_text(steps)}: candidates", *rows)))
     return "\n\n".join(parts)
 
 
-def _operations(plan: Plan) -> Iterator[tuple[str, tuple[Candidate, ...]]]:
-    """The steps that belong to one operation, and the candidates it was chosen from."""
-    at = 0
-    while at < len(plan.steps):
-        row = plan.considered[at]
-        last = at
-        while last + 1 < len(plan.steps) and plan.considered[last + 1] is row:
-            last += 1
-        yield (str(at) if last == at else f"{at}-{last}"), row
-        at = last + 1
+def _range_text(steps: range) -> str:
+    return str(steps[0]) if len(steps) == 1 else f"{steps[0]}-{steps[-1]}"
 
 
 def _loop_rows(plan: Plan, step: Gemm | Gett) -> Iterator[Row]:

@@ -74,8 +74,8 @@ def plan_of(
 
 
 def considered(plan: Plan) -> tuple[Candidate, ...]:
-    (row,) = set(plan.considered)
-    return row
+    (decision,) = plan.considered
+    return decision.candidates
 
 
 # --- the candidates there are ---------------------------------------------------------------------

@@ -100,7 +100,7 @@ def test_algorithms_and_ranks_can_be_asked_for() -> None:
     asked = operation("dca bd", "abc", a=40, b=24, c=30, d=40)
     for algo in (Algo.GEMM, Algo.GETT, Algo.TTGT):
         plan = make_plan(asked, PlanPreference(algo=algo))
-        assert {c.algo for row in plan.considered for c in row if c.chosen} == {algo}
+        assert {each.chosen.algo for each in plan.considered} == {algo}
     with pytest.raises(NotSupportedError, match="ELEMENTWISE"):
         make_plan(asked, PlanPreference(algo=Algo.ELEMENTWISE))
     with pytest.raises(NotSupportedError, match="1000"):
@@ -110,10 +110,10 @@ def test_algorithms_and_ranks_can_be_asked_for() -> None:
 
 
 def test_candidates_are_ordered_by_predicted_time() -> None:
-    (row,) = {plan for plan in plan_of("dca bd", "abc", a=40, b=24, c=30, d=40).considered}
-    times = [candidate.seconds for candidate in row]
+    (decision,) = plan_of("dca bd", "abc", a=40, b=24, c=30, d=40).considered
+    times = [candidate.seconds for candidate in decision.candidates]
     assert times == sorted(times)
-    assert sum(candidate.chosen for candidate in row) == 1
+    assert sum(candidate.chosen for candidate in decision.candidates) == 1
 
 
 def test_intermediates_are_laid_out_for_their_reader() -> None:
