@@ -3,10 +3,11 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from contract.errors import InvalidValueError
 
-__all__ = ["VARIABLES", "Settings", "Variable"]
+__all__ = ["VARIABLES", "Settings", "Variable", "user_cache_directory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,13 @@ HOPPER = Variable(
     "0",
 )
 TF32_OVERRIDE = Variable("NVIDIA_TF32_OVERRIDE", "0: never TF32 on a GPU, whatever is asked", "1")
+CACHE = Variable(
+    "CONTRACT_CACHE",
+    "0: plans are not kept on disk; 1: in the user's cache directory; else: in that directory",
+    "0",
+)
 
-VARIABLES = (DISABLE_PLAN_CACHE, NUM_THREADS, HOST_KERNELS, HOPPER, TF32_OVERRIDE)
+VARIABLES = (DISABLE_PLAN_CACHE, NUM_THREADS, HOST_KERNELS, HOPPER, TF32_OVERRIDE, CACHE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,7 @@ class Settings:
     kernels: str = "auto"
     hopper: bool = False
     tf32: bool = True
+    cache_directory: Path | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
@@ -57,7 +64,24 @@ class Settings:
             kernels=_choice(values, HOST_KERNELS, ("auto", "numba", "numpy")),
             hopper=bool(_integer(values, HOPPER, maximum=1)),
             tf32=values.get(TF32_OVERRIDE.name, TF32_OVERRIDE.default) != "0",
+            cache_directory=_cache_directory(values.get(CACHE.name) or CACHE.default),
         )
+
+
+def user_cache_directory() -> Path:
+    """Where this system keeps what the library may keep for the user."""
+    from platformdirs import user_cache_path  # few programs ask
+
+    return user_cache_path("contract")
+
+
+def _cache_directory(text: str) -> Path | None:
+    match text:
+        case "0":
+            return None
+        case "1":
+            return user_cache_directory()
+    return Path(text)
 
 
 def _integer(values: Mapping[str, str], variable: Variable, maximum: int) -> int:

@@ -5,9 +5,7 @@ An array's address is ``A.npy``, ``data.npz`` (the only array of the archive) or
 """
 
 import os
-import secrets
 import shutil
-import stat
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -22,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from contract.errors import InvalidValueError
+from contract.replacing import replacing
 
 __all__ = ["ArrayFile", "check_writable", "read", "write"]
 
@@ -232,7 +231,7 @@ def write(target: ArrayFile, array: Array) -> None:
     A named array joins the others of an existing archive; without a name a .npz is replaced.
     bfloat16 is written as raw 2-byte items, as numpy.save does.
     """
-    with _replacing(target.path) as stream:
+    with replacing(target.path) as stream:
         if target.path.suffix == ".npy":
             np.lib.format.write_array(stream, array, allow_pickle=False)
         else:
@@ -259,23 +258,3 @@ def _copy_members(path: Path, archive: zipfile.ZipFile, without: str) -> None:
 
 def _member(archive: zipfile.ZipFile, name: str | zipfile.ZipInfo) -> IO[bytes]:
     return archive.open(name, "w", force_zip64=True)
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A stream to a new file beside ``path`` that takes its place when all went well.
-
-    Links are followed; the permissions are the old file's, or what the umask leaves.
-    """
-    final = Path(os.path.realpath(path))
-    temporary = final.with_name(f".contract-{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        if final.exists():
-            temporary.chmod(stat.S_IMODE(final.stat().st_mode))
-        temporary.replace(final)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -264,7 +264,8 @@ def _padding(form: Combination, dtype: np.dtype[Any], count: int) -> Padding | N
         )
     value = scalar_in(dtype, "padding_value", form.padding_value)
     left, right = (tuple(pair[side] for pair in form.padding) for side in (0, 1))
-    return Padding(left, right, value)
+    # Plans hold numbers of Python, which are the same in every process.
+    return Padding(left, right, value.item() if isinstance(value, np.generic) else value)
 
 
 def _padded(shape: tuple[int, ...], padding: Padding | None) -> tuple[int, ...]:

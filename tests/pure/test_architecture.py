@@ -11,21 +11,27 @@ from contract import config, errors
 PACKAGE = Path(contract.__file__).parent
 
 LEVELS = (
-    {"errors", "text", "lattice", "version"},
+    {"errors", "text", "lattice", "version", "replacing"},
     {"config", "layout", "compute", "workspace", "order", "cache", "autotune"},
     {"operators", "heuristics", "expression", "kernels.architectures"},
     {"descriptors", "kernels.blas_model", "kernels.configurations", "kernels.names"},
     {"kernels.arithmetic", "kernels.gett_tiles"},
     {"plan", "kernels.gett_model"},
-    {"products", "kernels.call"},
+    {"products", "kernels.call", "codec"},
     {"kernels.condition", "kernels.loops", "packing", "panel_options"},
     {"kernels.product", "kernels.blas", "matrix_options"},
     {"host_options", "device_options"},
     {"candidates"},
     {"planner"},
+<<<<<<< HEAD
     {"kernels.elementwise", "kernels.gett", "kernels.hopper", "kernels.jit", "kernels.recordable"},
     {"kernels.reduce", "kernels.slices"},
     {"kernels.lower"},
+=======
+    {"kernels.elementwise", "kernels.gett", "kernels.hopper", "kernels.jit", "kernels.reduce"},
+    {"kernels.slices", "verification"},
+    {"kernels.lower", "plan_files"},
+>>>>>>> b50d3dd (Keep plans in files: a codec, a verifier, and a store for each device)
     {"run.explain", "run.workers", "run.blas_threads", "run.host_views", "run.cupy_module"},
     {"run.driver_library", "run.tensor_maps", "run.kernel_modules"},
     {"run.arrays"},
@@ -51,7 +57,7 @@ LEVELS = (
     {"__main__"},
 )
 ARRAY_LIBRARIES = {"numpy", "cupy", "numba", "torch", "jax"}
-PLANNING = set().union(*LEVELS[:14])
+PLANNING = set().union(*LEVELS[:15])
 
 
 def modules() -> dict[str, Path]:
@@ -129,7 +135,7 @@ STRING_METHODS = {
     "isalpha",
     "splitlines",
 }
-TEXT_MODULES = {"expression", "files", "__main__", "config", "text", "demo"}
+TEXT_MODULES = {"expression", "files", "replacing", "__main__", "config", "text", "demo"}
 
 
 @pytest.mark.parametrize("module", sorted(PLANNING - TEXT_MODULES))

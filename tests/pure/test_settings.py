@@ -1,5 +1,8 @@
 """The environment table."""
 
+from pathlib import Path
+
+import platformdirs
 import pytest
 
 from contract.config import VARIABLES, Settings
@@ -18,9 +21,17 @@ def test_settings_read_every_variable() -> None:
         "CONTRACT_HOST_KERNELS": "numpy",
         "CONTRACT_HOPPER": "1",
         "NVIDIA_TF32_OVERRIDE": "0",
+        "CONTRACT_CACHE": "/var/plans",
     }
     assert set(given) == {variable.name for variable in VARIABLES}
-    assert Settings.from_environment(given) == Settings(False, 3, "numpy", True, False)
+    expected = Settings(False, 3, "numpy", True, False, Path("/var/plans"))
+    assert Settings.from_environment(given) == expected
+
+
+def test_plans_are_kept_where_the_system_keeps_the_users_caches() -> None:
+    found = Settings.from_environment({"CONTRACT_CACHE": "1"}).cache_directory
+    assert found == platformdirs.user_cache_path("contract")
+    assert Settings.from_environment({"CONTRACT_CACHE": ""}).cache_directory is None
 
 
 @pytest.mark.parametrize(
