@@ -1,8 +1,9 @@
-"""The command line: run an expression on files, explain one without data, or see a demo.
+"""The command line: run an expression on files, explain one, see a demo, or manage plans on disk.
 
     python -m contract "abc,kb->ac" A.npy B.npy -o C.npy
     python -m contract explain "abc,kb->ac" a=64,b=32,c=8,k=16
     python -m contract demo --size medium
+    python -m contract cache show
 
 A first argument that is the name of a subcommand is one; anything else is an expression.
 Exit codes: 0 done, 1 a check of the demo failed, 2 refused (one line on stderr), 130 interrupted,
@@ -13,9 +14,12 @@ import argparse
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from decimal import Decimal
 from itertools import islice
+from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -29,8 +33,13 @@ from contract import (
     contract_expression,
     demo,
 )
-from contract.errors import ContractError, InvalidValueError
+from contract.config import Settings, user_cache_directory
+from contract.descriptors import OperationDescriptor
+from contract.errors import CacheFileError, ContractError, InvalidValueError
 from contract.files import BFLOAT16, ArrayFile, check_writable, read, write
+from contract.plan_files import Record, identity_of, plan_files_in, read_plans
+from contract.planner import operation_extents
+from contract.text import Row, aligned, seconds
 
 __all__ = ["main"]
 
@@ -265,7 +274,91 @@ def _prints_unicode() -> bool:
     return True
 
 
-SUBCOMMANDS: dict[str, Callable[[list[str]], int]] = {"explain": _explain, "demo": _demo}
+# --- cache -----------------------------------------------------------------------------------
+
+
+def _cache(arguments: list[str]) -> int:
+    options = _cache_parser().parse_args(arguments)
+    kept = Settings.from_environment().cache_directory
+    directory = options.directory or kept or user_cache_directory()
+    CACHE_ACTIONS[options.action](directory)
+    return OK
+
+
+def _show_path(directory: Path) -> None:
+    _show(str(directory))
+
+
+def _show_plans(directory: Path) -> None:
+    """For each device its plans: what is computed, how, and in what time."""
+    files = plan_files_in(directory)
+    if not files:
+        _show(f"no plans in {directory}")
+    for path in files:
+        _show(_plans_table(path))
+
+
+def _plans_table(path: Path) -> str:
+    """A title and a row for each plan; why the file is refused, where it is."""
+    try:
+        identity = identity_of(path)
+        records = read_plans(path, identity)
+    except CacheFileError as error:
+        return f"refused: {_message(error)}"
+    written = path.stat()
+    age = timedelta(seconds=int(max(time.time() - written.st_mtime, 0)))
+    title = f"{identity}: {len(records)} plans, {_size(written.st_size)}, {age} old, {path}"
+    head = ("operation", "extents", "type", "algorithm", "time")
+    return "\n".join((title, *aligned((head, *map(_plan_row, records)))))
+
+
+def _plan_row(record: Record) -> Row:
+    operation, plan = record.operation, record.plan
+    algorithms = dict.fromkeys(each.chosen.algo.name for each in plan.considered)
+    return (
+        _notation(operation),
+        ",".join(f"{mode}={n}" for mode, n in _extents_of(operation).items()),
+        operation.dtype,
+        " ".join(algorithms) or "nothing to do",
+        f"{seconds(plan.seconds)} predicted"
+        if record.seconds is None
+        else f"{seconds(record.seconds)} measured",
+    )
+
+
+def _notation(operation: OperationDescriptor) -> str:
+    """As an expression is written; labels of several characters are set apart."""
+    between = "" if all(len(label) == 1 for label in operation.labels) else " "
+    *inputs, output = (
+        between.join(operation.labels[mode] for mode in operand.modes)
+        for operand in (*operation.inputs, operation.output)
+    )
+    return f"{','.join(inputs)}->{output}"
+
+
+def _extents_of(operation: OperationDescriptor) -> dict[str, int]:
+    """By label."""
+    return dict(zip(operation.labels, operation_extents(operation), strict=True))
+
+
+def _remove_plans(directory: Path) -> None:
+    files = plan_files_in(directory)
+    for path in files:
+        path.unlink(missing_ok=True)
+    _show(f"{len(files)} files removed from {directory}")
+
+
+CACHE_ACTIONS: dict[str, Callable[[Path], None]] = {
+    "path": _show_path,
+    "show": _show_plans,
+    "clear": _remove_plans,
+}
+
+SUBCOMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "explain": _explain,
+    "demo": _demo,
+    "cache": _cache,
+}
 
 
 # --- arguments -------------------------------------------------------------------------------
@@ -337,6 +430,18 @@ def _demo_parser() -> _Parser:
     parser.add_argument("--dtype", choices=tuple(demo.TOLERANCE), default="float64")
     parser.add_argument("--repeat", type=_positive, default=5, metavar="N", help="timings of each")
     parser.add_argument("--seed", type=_count, default=2026, help="of the generated integrals")
+    return parser
+
+
+def _cache_parser() -> _Parser:
+    parser = _parser("contract cache", "Plans on disk: where they are, what they are, remove them.")
+    parser.add_argument("action", choices=tuple(CACHE_ACTIONS))
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        metavar="DIR",
+        help="else that of CONTRACT_CACHE, else the user's cache directory",
+    )
     return parser
 
 

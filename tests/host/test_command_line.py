@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import contract
-from contract import demo, files
+from contract import demo, files, plan_files
 from contract.__main__ import _bytes, main
 from contract.files import ArrayFile
 
@@ -481,3 +481,62 @@ def test_demo_in_a_terminal_without_unicode(folder):
     assert done.returncode == 0
     assert done.stderr == b""
     assert b"-----" in done.stdout
+
+
+# --- plans on disk ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """A cache directory with two plans for one device, which the environment names."""
+    monkeypatch.setenv("CONTRACT_CACHE", str(tmp_path / "plans"))
+    identity = plan_files.Identity("Xeon", "AVX-512", 2)
+    store = plan_files.PlanStore(plan_files.store_path(tmp_path / "plans", identity), identity)
+    for text, shapes, seconds in (
+        ("ab,bc->ac", ((4, 5), (5, 6)), None),
+        ("ab->b", ((4, 5),), 2e-6),
+    ):
+        plan = contract.contract_expression(text, *shapes).plan
+        assert store.add(plan_files.Record(contract.PlanPreference(), plan, seconds))
+    store.save()
+    return tmp_path / "plans"
+
+
+def test_kept_plans_are_shown(kept, capsys):
+    assert main(["cache", "path"]) == 0
+    assert capsys.readouterr().out == f"{kept}\n"
+    assert main(["cache", "show"]) == 0
+    title, head, first, second = capsys.readouterr().out.splitlines()
+    assert title.startswith("Xeon (AVX-512, 2 units): 2 plans, ")
+    assert "0:00:0" in title
+    assert head.split() == ["operation", "extents", "type", "algorithm", "time"]
+    assert first.split()[:3] == ["ab,bc->ac", "a=4,b=5,c=6", "float64"]
+    assert first.split()[-1] == "predicted"
+    assert second.split() == ["ab->b", "a=4,b=5", "float64", "ONE_PASS", "2", "us", "measured"]
+
+
+def test_a_file_that_is_refused_is_shown_with_its_reason(kept, capsys):
+    (path,) = kept.glob("plans-*.json")
+    path.write_text(path.read_text().replace('"schema":1', '"schema":7'))
+    assert main(["cache", "show"]) == 0
+    assert capsys.readouterr().out == (
+        f"refused: {path}: a file of another schema: 7, this is 1.\n"
+    )
+
+
+def test_only_plans_are_removed(kept, capsys):
+    (kept / "other.json").write_text("of somebody else")
+    (kept / ".contract-0.tmp").write_text("of a writer that was killed")
+    assert main(["cache", "clear", "--directory", str(kept)]) == 0
+    assert capsys.readouterr().out == f"2 files removed from {kept}\n"
+    assert sorted(each.name for each in kept.iterdir()) == [".lock", "other.json"]
+    assert main(["cache", "show"]) == 0
+    assert capsys.readouterr().out == f"no plans in {kept}\n"
+
+
+def test_the_users_directory_is_meant_where_none_is_named(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("CONTRACT_CACHE", raising=False)
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda name: tmp_path / name)
+    assert main(["cache", "path"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'contract'}\n"
+    assert "invalid choice: 'list'" in refused(capsys, "cache", "list")

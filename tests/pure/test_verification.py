@@ -198,6 +198,7 @@ def with_share(**changes: Any) -> Plan:
 SQUARED = make_plan(contraction("ab,ab->ab"), ct.PlanPreference(algo=Algo.ELEMENTWISE), HOST)
 COPY = Permute(Source(View(0, (1, 6))), View(2, (1, 6)), (6, 5), (0, 1), "float64")
 PADDED = next(plan for plan in plans() if getattr(plan.operation, "padding", None))
+HALF = make_plan(contraction("ab,bc->ac", "float16"), ct.PlanPreference(algo=Algo.GETT), HOST)
 ROOTED = make_plan(  # the root of the real factor is taken first
     ct.Contraction(
         (operand("ab", "complex128"), operand("bc", "float64", ct.Operator.SQRT)),
@@ -253,6 +254,13 @@ REFUSED = {
     "no such mode": (with_loop(CHAIN, "m", modes=(77,)), "each of 4 modes once: it is 77"),
     "an empty loop": (with_loop(CHAIN, "m", modes=(), extent=1), "modes of 2 or more"),
     "another type": (with_step(CHAIN, dtype="float32"), "computes in one of"),
+    "sums in the type of the data": (with_step(HALF, dtype="float16"), "The type of a product"),
+    "a copy that stands still": (
+        with_step(ROOTED, target=View(3, (0, 1))),
+        "A result moves along its modes",
+    ),
+    "a copy beyond its room": (with_step(ROOTED, target=View(3, (1, 50))), "A temporary of 20 has"),
+    "a copy on itself": (with_step(ROOTED, target=View(3, (1, 1))), "writes an element once"),
     "another accuracy": (
         with_step(CHAIN, compute=ct.ComputeType.F32),
         "compute type of a product must be",
