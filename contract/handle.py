@@ -1,16 +1,22 @@
 """Handle: one device or the host; its executor, plan cache, settings and memory."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import count, islice
 from operator import index
+from os import PathLike
+from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
 from contract.cache import PlanCache
+from contract.codec import is_storable
 from contract.config import Settings
 from contract.descriptors import (
     Algo,
@@ -24,12 +30,14 @@ from contract.descriptors import (
     WorkspacePreference,
 )
 from contract.errors import (
+    CacheFileError,
     InsufficientWorkspaceError,
     InvalidValueError,
     NotSupportedError,
     UnsupportedTypeError,
 )
 from contract.plan import Plan
+from contract.plan_files import PlanStore, Record, read_plans, store_path, write_plans
 from contract.planner import make_plan
 from contract.run.arrays import Arrays, require_host_scalar
 from contract.run.binding import bind, bind_workspace
@@ -40,6 +48,8 @@ from contract.run.host import HostExecutor
 from contract.run.tuned import TunedPlan, measured_fastest
 
 __all__ = ["Handle", "default_handle", "device_handle"]
+
+SECONDS_BETWEEN_SAVES = 60.0  # of plans on disk: a process that is killed loses no more
 
 
 class Handle:
@@ -70,6 +80,14 @@ class Handle:
         self.arrays = self.executor.arrays
         self.preference = PlanPreference() if preference is None else preference
         self.plans: PlanCache[Loaded] = PlanCache(cache_lines if self.settings.plan_cache else 0)
+        self.store: PlanStore | None = None
+        self._read: dict[tuple[OperationDescriptor, PlanPreference], Record] = {}
+        self._stored_at = monotonic()
+        directory = self.settings.cache_directory
+        if directory is not None and self.settings.plan_cache:
+            identity = self.executor.identity
+            self.store = PlanStore(store_path(directory, identity), identity)
+            finalize(self, _save, self.store)
 
     # --- planning -------------------------------------------------------------------------
 
@@ -90,7 +108,15 @@ class Handle:
             return self._planned(operation, preference)
         key = operation, preference
         found = self.plans.get(key)
-        return self.plans.put(key, self._planned(*key)) if found is None else found
+        if found is not None:
+            return found
+        restored = self._restored(operation, preference)
+        if restored is not None:
+            return self.plans.put(key, restored, restored=True)
+        planned = self.plans.put(key, self._planned(operation, preference))
+        if planned.settled:
+            self._store(preference, planned)
+        return planned
 
     def candidates(
         self, operation: OperationDescriptor, preference: PlanPreference
@@ -102,12 +128,11 @@ class Handle:
         lacking: list[Footprint] = []
         found = False
         for plan in self._ranked(operation, preference):
-            needed = self._footprint(plan) if preference.temporary_limit is not None else None
-            if needed is None or _fits(needed, preference):
+            if self._is_within_limits(plan, preference):
                 found = True
                 yield self._load(plan)
             else:
-                lacking.append(needed)
+                lacking.append(self._footprint(plan))
         if not found:
             raise _insufficient(lacking, preference)
 
@@ -121,7 +146,9 @@ class Handle:
             return first
         same = (each for each in candidates if _answers_like(each, first))
         chosen = first, *islice(same, preference.incremental_count - 1)
-        return first if len(chosen) == 1 else TunedPlan(chosen, self.executor, self._settle)
+        if len(chosen) == 1:
+            return first
+        return TunedPlan(chosen, self.executor, partial(self._settle, preference))
 
     def _fastest(self, candidates: Iterator[Loaded]) -> Loaded:
         with self.arrays.on(None):
@@ -130,9 +157,13 @@ class Handle:
             best, seconds = measured_fastest(list(candidates), self.executor)
         return self._load(best.plan, min(seconds))
 
-    def _settle(self, tuned: Loaded, best: Loaded, seconds: float) -> None:
+    def _settle(
+        self, preference: PlanPreference, tuned: Loaded, best: Loaded, seconds: float
+    ) -> None:
         """The tuned plan has become one: it takes the other's line."""
-        self.plans.replace(tuned, self._load(best.plan, seconds))
+        settled = self._load(best.plan, seconds)
+        self.plans.replace(tuned, settled)
+        self._store(preference, settled)
 
     def _ranked(self, operation: OperationDescriptor, preference: PlanPreference) -> Iterator[Plan]:
         """Candidates by rank; where there are limits, then others without temporaries."""
@@ -181,6 +212,57 @@ class Handle:
             return max(self._footprint(plan).workspace for plan in plans)
         plans = self._by_rank(operation, replace(preference, workspace_limit=0))
         return min(self._footprint(plan).workspace for plan in plans)
+
+    # --- plans on disk ----------------------------------------------------------------------
+
+    def write_plans(self, path: str | PathLike[str]) -> int:
+        """Write the plan cache to a file, whole or not at all, and return how many plans it has.
+
+        Plans that are still being tuned, and those by a path that is a function, are left out.
+        CacheFileError for what the system refuses.
+        """
+        records = [
+            Record(preference, loaded.plan, loaded.measured)
+            for (_, preference), loaded in self.plans.items()
+            if loaded.settled and is_storable(preference, PlanPreference)
+        ]
+        write_plans(Path(path), records, self.executor.identity)
+        return len(records)
+
+    def read_plans(self, path: str | PathLike[str]) -> int:
+        """Take plans from a file when they are asked for; the number of those it has.
+
+        CacheFileError says why a file is refused: it was made by another version or for another
+        device, or it is damaged; nothing is taken from it then.
+        """
+        records = read_plans(Path(path), self.executor.identity)
+        self._read = {(each.operation, each.preference): each for each in records}
+        return len(records)
+
+    def _restored(
+        self, operation: OperationDescriptor, preference: PlanPreference
+    ) -> Loaded | None:
+        """The plan that a file has, if it is within the limits here."""
+        record = self._read.get((operation, preference))
+        if record is None and self.store is not None:
+            record = self.store.find(operation, preference)
+        if record is None or not self._is_within_limits(record.plan, preference):
+            return None
+        return self._load(record.plan, record.seconds)
+
+    def _is_within_limits(self, plan: Plan, preference: PlanPreference) -> bool:
+        if preference.temporary_limit is None:
+            return True
+        return _fits(self._footprint(plan), preference)
+
+    def _store(self, preference: PlanPreference, planned: Loaded) -> None:
+        """Keep a new plan for later processes, written now and then and at the end."""
+        if self.store is None:
+            return
+        self.store.add(Record(preference, planned.plan, planned.measured))
+        if monotonic() - self._stored_at > SECONDS_BETWEEN_SAVES:
+            self._stored_at = monotonic()
+            _save(self.store)
 
     # --- execution, with cuTENSOR's order of arguments ----------------------------------------
 
@@ -301,6 +383,8 @@ class Handle:
 
     def close(self) -> None:
         """Stop the threads and forget every plan; the handle must not be used afterwards."""
+        if self.store is not None:
+            _save(self.store)
         self.plans.clear()
         self.release_captured()
         self.executor.close()
@@ -315,6 +399,14 @@ class Handle:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _save(store: PlanStore) -> None:
+    """Write what was planned; a folder that cannot be written is no reason to stop."""
+    try:
+        store.save()
+    except CacheFileError as error:
+        warnings.warn(f"Plans are not kept on disk: {error}", RuntimeWarning, stacklevel=2)
 
 
 def _fits(needed: Footprint, preference: PlanPreference) -> bool:

@@ -6,27 +6,45 @@ from contract.descriptors import Algo
 from contract.kernels.architectures import Architecture
 from contract.kernels.gett_model import best_shares
 from contract.kernels.product import held_by, problem_of
-from contract.plan import Candidate, Gemm, Gett, Plan, Product, Step
+from contract.plan import Candidate, Decision, Gemm, Gett, Plan, Product, Step, step_bytes
 
 __all__ = ["recordable"]
 
 
 def recordable(plan: Plan, gpu: Architecture) -> Plan:
     """The steps of ``plan`` on the same slots, each Gemm as the Gett that is best by the model."""
-    made = [_recordable(plan, *each, gpu) for each in zip(plan.steps, plan.considered, strict=True)]
-    steps, considered = zip(*made, strict=True) if made else ((), ())
-    return replace(plan, steps=steps, considered=considered)
+    seconds: dict[int, float] = {}
+    steps = list(plan.steps)
+    for at, step in enumerate(plan.steps):
+        if isinstance(step, Gemm):
+            steps[at], seconds[at] = _as_gett(plan, step, gpu)
+    decisions = [
+        _decided_again(plan, decision, range_, seconds, gpu)
+        if seconds.keys() & range_
+        else decision
+        for range_, decision in plan.decided()
+    ]
+    return replace(plan, steps=tuple(steps), considered=tuple(decisions))
 
 
-def _recordable(
-    plan: Plan, step: Step, candidates: tuple[Candidate, ...], gpu: Architecture
-) -> tuple[Step, tuple[Candidate, ...]]:
-    if not isinstance(step, Gemm):
-        return step, candidates
+def _as_gett(plan: Plan, step: Gemm, gpu: Architecture) -> tuple[Gett, float]:
+    """The same product in tiles, and its predicted seconds."""
     work = problem_of(step, held_by(plan, step)).workload(gpu)
     ((seconds, share),) = best_shares(work, gpu, 1)
     product = {each.name: getattr(step, each.name) for each in fields(Product)}
-    reason = f"{share.reason}, for no cuBLAS is captured"
-    chosen = Candidate(Algo.GETT, seconds, reason, chosen=True)
-    others = (replace(each, chosen=False) for each in candidates)
-    return Gett(**product, share=share), (chosen, *others)
+    return Gett(**product, share=share), seconds
+
+
+def _decided_again(
+    plan: Plan, decision: Decision, steps: range, seconds: dict[int, float], gpu: Architecture
+) -> Decision:
+    """The decision for steps of which some are made of tiles now, in ``seconds``."""
+
+    def predicted(at: int, step: Step) -> float:
+        return seconds[at] if at in seconds else gpu.pass_seconds(step_bytes(plan, step))
+
+    total = sum(predicted(at, plan.steps[at]) for at in steps)
+    algo = Algo.GETT if len(steps) == 1 else Algo.TGETT
+    reason = f"{decision.chosen.reason}: by tiles, for no cuBLAS is captured"
+    others = (replace(each, chosen=False) for each in decision.candidates)
+    return Decision(len(steps), (Candidate(algo, total, reason, chosen=True), *others))

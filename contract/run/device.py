@@ -32,6 +32,7 @@ from contract.kernels.lower import lower
 from contract.kernels.recordable import recordable
 from contract.layout import offset_bounds, packed_strides, span
 from contract.plan import Plan, Scalar, Step
+from contract.plan_files import Identity
 from contract.run.arrays import Array
 from contract.run.device_arrays import DeviceArrays
 from contract.run.driver_library import driver_library, unhindered
@@ -132,9 +133,18 @@ class DeviceExecutor:
         self.machine = self.architecture = known if tf32 else known.without_tf32()
         self._cupy = cupy
         self._hopper = hopper
+        self._tf32 = tf32
         self._lock = threading.Lock()
         self._kernels: dict[str, Any] = {}  # by source, which has one entry
         self._blas: _Blas | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """The card; what plans may hold for it, and how many multiprocessors share the work."""
+        card = self._cupy.cuda.runtime.getDeviceProperties(self.device)
+        capability = f"{card['major']}.{card['minor']}"
+        capability += "" if self._tf32 else " without TF32"
+        return Identity(card["name"].decode(), capability, card["multiProcessorCount"])
 
     def close(self) -> None:
         """Forget the kernels and give the cuBLAS handles back."""

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from contract.candidates import Machine
 from contract.descriptors import TensorDescriptor
 from contract.plan import Plan
+from contract.plan_files import Identity
 from contract.run.arrays import Array, Arrays
 
 __all__ = ["Executor", "Footprint", "Loaded", "Measurement", "Scalars"]
@@ -101,12 +102,17 @@ class Measurement(Protocol):
 
 
 class Executor(Protocol):
-    """Prepares plans for one machine: its arrays, and what the planner knows about it."""
+    """Prepares plans for one machine: its arrays, and what the planner knows about it.
+
+    ``identity`` is what plans on disk are good for.
+    """
 
     @property
     def arrays(self) -> Arrays: ...
     @property
     def machine(self) -> Machine: ...
+    @property
+    def identity(self) -> Identity: ...
 
     def load(self, plan: Plan, measured: float | None = None) -> Loaded:
         """Prepare every step of ``plan``, which is known to take ``measured`` seconds."""

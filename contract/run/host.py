@@ -1,5 +1,6 @@
 """Runs a plan on NumPy arrays: each step is prepared once, then called with the slots' arrays."""
 
+import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -13,6 +14,7 @@ from contract.descriptors import TensorDescriptor
 from contract.heuristics import HOST
 from contract.layout import offset_bounds, packed_strides, span
 from contract.plan import Elementwise, Gemm, Gett, Kind, Permute, Plan, Reduce, Slot, Step
+from contract.plan_files import Identity
 from contract.run.arrays import Arrays
 from contract.run.executor import Footprint, Loaded
 from contract.run.host_arrays import HostArrays
@@ -29,8 +31,9 @@ from contract.run.host_products import (
 )
 from contract.run.host_reductions import prepare_reduce
 from contract.run.host_views import Array
-from contract.run.kernel_families import load_kernels
+from contract.run.kernel_families import family_name, load_kernels
 from contract.run.memory import NOTHING, MemoryPool
+from contract.run.processor import processor_name
 from contract.run.steps import Memory, Prepared, Run, Scalars
 from contract.run.workers import Workers
 from contract.workspace import rounded
@@ -121,6 +124,12 @@ class HostExecutor:
         self._numpy = load_kernels("numpy", self.workers)
         self._family = kernels
         self._chosen: HostKernels | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """The processor, its architecture with the family of kernels, and the threads."""
+        kind = f"{platform.machine()}, {family_name(self._family)}"
+        return Identity(processor_name(), kind, self.workers.threads)
 
     def close(self) -> None:
         """End the threads and give memory back."""

@@ -7,12 +7,19 @@ from contract.run.host_kernels import HostKernels
 from contract.run.numpy_kernels import NumpyKernels
 from contract.run.workers import Workers
 
-__all__ = ["load_kernels"]
+__all__ = ["family_name", "load_kernels"]
+
+
+def family_name(family: str) -> str:
+    """ "numba" or "numpy"; "auto" is numba where it is installed."""
+    if family != "auto":
+        return family
+    return "numpy" if find_spec("numba") is None else "numba"
 
 
 def load_kernels(family: str, workers: Workers) -> HostKernels:
-    """The kernels called "numba" or "numpy"; "auto" is numba where it is installed."""
-    if family == "numpy" or (family == "auto" and find_spec("numba") is None):
+    """The kernels of a family by name."""
+    if family_name(family) == "numpy":
         return NumpyKernels(workers)
     if find_spec("numba") is None:
         raise NotSupportedError(

@@ -23,17 +23,11 @@ LEVELS = (
     {"host_options", "device_options"},
     {"candidates"},
     {"planner"},
-<<<<<<< HEAD
     {"kernels.elementwise", "kernels.gett", "kernels.hopper", "kernels.jit", "kernels.recordable"},
-    {"kernels.reduce", "kernels.slices"},
-    {"kernels.lower"},
-=======
-    {"kernels.elementwise", "kernels.gett", "kernels.hopper", "kernels.jit", "kernels.reduce"},
-    {"kernels.slices", "verification"},
+    {"kernels.reduce", "kernels.slices", "verification"},
     {"kernels.lower", "plan_files"},
->>>>>>> b50d3dd (Keep plans in files: a codec, a verifier, and a store for each device)
     {"run.explain", "run.workers", "run.blas_threads", "run.host_views", "run.cupy_module"},
-    {"run.driver_library", "run.tensor_maps", "run.kernel_modules"},
+    {"run.processor", "run.driver_library", "run.tensor_maps", "run.kernel_modules"},
     {"run.arrays"},
     {"run.device_graphs"},
     {"run.executor", "run.host_arrays", "run.device_arrays"},
