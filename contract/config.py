@@ -7,7 +7,9 @@ from pathlib import Path
 
 from contract.errors import InvalidValueError
 
-__all__ = ["VARIABLES", "Settings", "Variable", "user_cache_directory"]
+__all__ = ["VARIABLES", "LogSettings", "Settings", "Variable", "user_cache_directory"]
+
+MOST_DIGITS = 9  # of an integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,49 @@ CACHE = Variable(
     "0: plans are not kept on disk; 1: in the user's cache directory; else: in that directory",
     "0",
 )
+LOG_LEVEL = Variable(
+    "CUTENSOR_LOG_LEVEL",
+    "0 nothing, 1 Error, 2 Trace, 3 Hint, 4 Info, 5 Api, each with those before; it wins over the "
+    "mask",
+    "0",
+)
+LOG_MASK = Variable(
+    "CUTENSOR_LOG_MASK",
+    "what is logged, exactly: the sum of 1 Error, 2 Trace, 4 Hint, 8 Info, 16 Api",
+    "0",
+)
+LOG_FILE = Variable(
+    "CUTENSOR_LOG_FILE",
+    "the file of the log, emptied first; every %i is the process id; unset: standard output",
+    "",
+)
+NVTX_LEVEL = Variable("CUTENSOR_NVTX_LEVEL", "1: NVTX ranges around calls and steps, by CuPy", "0")
 
-VARIABLES = (DISABLE_PLAN_CACHE, NUM_THREADS, HOST_KERNELS, HOPPER, TF32_OVERRIDE, CACHE)
+VARIABLES = (
+    DISABLE_PLAN_CACHE,
+    NUM_THREADS,
+    HOST_KERNELS,
+    HOPPER,
+    TF32_OVERRIDE,
+    CACHE,
+    LOG_LEVEL,
+    LOG_MASK,
+    LOG_FILE,
+    NVTX_LEVEL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """What is logged: a mask of levels, where lines go ("": standard output), NVTX ranges.
+
+    ``refused`` is what is wrong with a value: then nothing is logged.
+    """
+
+    mask: int = 0
+    file: str = ""
+    nvtx: bool = False
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +96,14 @@ class Settings:
     hopper: bool = False
     tf32: bool = True
     cache_directory: Path | None = None
+    logging: LogSettings = LogSettings()
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
-        """Read every variable of VARIABLES; an invalid value raises InvalidValueError."""
+        """Read every variable of VARIABLES.
+
+        An invalid value raises InvalidValueError, one of logging turns that off.
+        """
         values = os.environ if environment is None else environment
         return cls(
             plan_cache=not _integer(values, DISABLE_PLAN_CACHE, maximum=1),
@@ -65,6 +112,7 @@ class Settings:
             hopper=bool(_integer(values, HOPPER, maximum=1)),
             tf32=values.get(TF32_OVERRIDE.name, TF32_OVERRIDE.default) != "0",
             cache_directory=_cache_directory(values.get(CACHE.name) or CACHE.default),
+            logging=_log_settings(values),
         )
 
 
@@ -84,9 +132,21 @@ def _cache_directory(text: str) -> Path | None:
     return Path(text)
 
 
+def _log_settings(values: Mapping[str, str]) -> LogSettings:
+    try:
+        level = _integer(values, LOG_LEVEL, maximum=5)
+        mask = _integer(values, LOG_MASK, maximum=31)
+        nvtx = bool(_integer(values, NVTX_LEVEL, maximum=1))
+    except InvalidValueError as error:
+        return LogSettings(refused=str(error))
+    if values.get(LOG_LEVEL.name):
+        mask = (1 << level) - 1
+    return LogSettings(mask, values.get(LOG_FILE.name, LOG_FILE.default), nvtx)
+
+
 def _integer(values: Mapping[str, str], variable: Variable, maximum: int) -> int:
     text = values.get(variable.name) or variable.default
-    if not text.isdecimal() or int(text) > maximum:
+    if not text.isdecimal() or len(text) > MOST_DIGITS or int(text) > maximum:
         raise InvalidValueError(
             f"{variable.name} takes an integer from 0 to {maximum}: it is {text!r}."
         )

@@ -15,8 +15,8 @@ LEVELS = (
     {"config", "layout", "compute", "workspace", "order", "cache", "autotune"},
     {"operators", "heuristics", "expression", "kernels.architectures"},
     {"descriptors", "kernels.blas_model", "kernels.configurations", "kernels.names"},
-    {"kernels.arithmetic", "kernels.gett_tiles"},
-    {"plan", "kernels.gett_model"},
+    {"kernels.arithmetic", "kernels.gett_tiles", "call_text"},
+    {"plan", "kernels.gett_model", "logging"},
     {"products", "kernels.call", "codec"},
     {"kernels.condition", "kernels.loops", "packing", "panel_options"},
     {"kernels.product", "kernels.blas", "matrix_options"},
@@ -129,7 +129,9 @@ STRING_METHODS = {
     "isalpha",
     "splitlines",
 }
-TEXT_MODULES = {"expression", "files", "replacing", "__main__", "config", "text", "demo"}
+TEXT_MODULES = {
+    *("expression", "files", "replacing", "__main__", "config", "text", "demo", "logging"),
+}
 
 
 @pytest.mark.parametrize("module", sorted(PLANNING - TEXT_MODULES))

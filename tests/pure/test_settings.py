@@ -5,7 +5,7 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from contract.config import VARIABLES, Settings
+from contract.config import VARIABLES, LogSettings, Settings
 from contract.errors import InvalidValueError
 
 
@@ -22,9 +22,14 @@ def test_settings_read_every_variable() -> None:
         "CONTRACT_HOPPER": "1",
         "NVIDIA_TF32_OVERRIDE": "0",
         "CONTRACT_CACHE": "/var/plans",
+        "CUTENSOR_LOG_LEVEL": "2",
+        "CUTENSOR_LOG_MASK": "16",
+        "CUTENSOR_LOG_FILE": "log.txt",
+        "CUTENSOR_NVTX_LEVEL": "1",
     }
     assert set(given) == {variable.name for variable in VARIABLES}
-    expected = Settings(False, 3, "numpy", True, False, Path("/var/plans"))
+    logging = LogSettings(3, "log.txt", True)
+    expected = Settings(False, 3, "numpy", True, False, Path("/var/plans"), logging)
     assert Settings.from_environment(given) == expected
 
 
