@@ -115,7 +115,7 @@ def _permuted_options(
         steps = (*packing.before, *best.steps, *packing.after)
         seconds = copying + best.seconds
         temporaries = packing.temporaries
-        found.append(Option(Algo.TGETT, seconds, reason, steps, problem.d, temporaries))
+        found.append(Option(Algo.TGETT, seconds, reason, steps, problem.d, temporaries, copying))
     return sorted(found, key=lambda option: option.seconds)[:MOST_PERMUTED]
 
 
@@ -144,10 +144,11 @@ def _orders(loops: tuple[Loop, ...], copied: tuple[Stride, ...]) -> Orders:
 def _copy_seconds(problem: ProductProblem, packing: Permuted, gpu: Architecture) -> float:
     """One launch for each permutation, every element read and written once."""
     known = {term.slot: term for term in (*_terms(problem), *_terms(packing.inner))}
-    return sum(
+    each_copy = (
         gpu.pass_seconds(sum(_bytes(problem, known[slot]) for slot in step_slots(step)))
         for step in (*packing.before, *packing.after)
     )
+    return sum(each_copy, 0.0)
 
 
 # --- cuBLAS -----------------------------------------------------------------------------------
@@ -172,10 +173,13 @@ def _transposed_options(
             continue
         packing = each.packing
         seconds, unit = _gemm_cost(packing.inner, each.gemm, gpu)
-        seconds += _copy_seconds(problem, packing, gpu)
+        copying = _copy_seconds(problem, packing, gpu)
+        seconds += copying
         reason = f"{why_transposed(packing)}, one Gemm, {unit}"
         temporaries = packing.temporaries
-        found.append(Option(Algo.TTGT, seconds, reason, each.steps, problem.d, temporaries))
+        found.append(
+            Option(Algo.TTGT, seconds, reason, each.steps, problem.d, temporaries, copying)
+        )
     if found:
         yield min(found, key=lambda option: (option.seconds, option.temporary_bytes))
 

@@ -100,12 +100,14 @@ def _transposed_options(
 
 def _transposed_option(each: Transposed, problem: ProductProblem, cpu: Cpu) -> Option:
     temporaries = each.packing.temporaries
-    seconds = _gemm_seconds(each.gemm, cpu) + sum(
+    each_copy = (
         cpu.call + cpu.copy_seconds(prod(t.extents), 64, t.dtype, True, prod(t.extents)) * 2
         for t in temporaries
     )
+    copying = sum(each_copy, 0.0)
     reason = f"{why_transposed(each.packing)}, one Gemm"
-    return Option(Algo.TTGT, seconds, reason, each.steps, problem.d, temporaries)
+    seconds = copying + _gemm_seconds(each.gemm, cpu)
+    return Option(Algo.TTGT, seconds, reason, each.steps, problem.d, temporaries, copying)
 
 
 def _gemm_seconds(step: Product, cpu: Cpu) -> float:

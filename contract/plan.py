@@ -35,9 +35,11 @@ __all__ = [
     "Step",
     "View",
     "modes_text",
+    "slot_name",
     "step_bytes",
     "step_flops",
     "step_slots",
+    "step_text",
 ]
 
 
@@ -239,12 +241,16 @@ Step = Permute | Elementwise | Reduce | Gemm | Gett
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What was considered for one operation: the algorithm, its predicted seconds, and why."""
+    """What was considered for one operation: the algorithm, its predicted seconds, and why.
+
+    ``copying`` of the seconds are spent on permutations.
+    """
 
     algo: Algo
     seconds: float
     reason: str
     chosen: bool
+    copying: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,6 +388,12 @@ def _sources(step: Permute | Elementwise | Reduce) -> tuple[Source, ...]:
             return (step.source,) if step.addend is None else (step.source, step.addend)
 
 
+def step_text(plan: Plan, step: Step) -> str:
+    """``Gemm T0[a=4:1 k=5:4]  T1[k=5:1 b=6:5] -> D[a=4:1 b=6:4]``."""
+    reads, writes = _sides(plan, step)
+    return f"{_kind(step)} {reads} -> {writes}"
+
+
 # --- the whole plan ---------------------------------------------------------------------------
 
 
@@ -475,10 +487,11 @@ def _loops(plan: Plan, slot: int, loops: Sequence[Loop], name: str) -> str:
 def _named(plan: Plan, slot: int, dimensions: Sequence[tuple[tuple[int, ...], int, int]]) -> str:
     """``T0[ab=12:1 k=5:12]``: the slot, then each dimension's modes=extent:stride."""
     inside = " ".join(f"{modes_text(plan, modes)}={n}:{stride}" for modes, n, stride in dimensions)
-    return f"{_slot_name(plan, slot)}[{inside}]"
+    return f"{slot_name(plan, slot)}[{inside}]"
 
 
-def _slot_name(plan: Plan, slot: int) -> str:
+def slot_name(plan: Plan, slot: int) -> str:
+    """T0, T1, ... for operands, D for the result, C for what is added, W0, W1, ... inside."""
     kind = plan.slots[slot].kind
     if kind is SlotKind.INPUT:
         return f"T{slot}"

@@ -440,7 +440,8 @@ class _Builder:
             self._laid_out(target, list(chosen.d.fastest_first))
         self.slots += [Slot(SlotKind.TEMPORARY, tensor) for tensor in chosen.temporaries]
         row = tuple(
-            Candidate(each.algo, each.seconds, each.reason, each is chosen) for each in found
+            Candidate(each.algo, each.seconds, each.reason, each is chosen, each.copying)
+            for each in found
         )
         self.steps += chosen.steps
         self.considered.append(Decision(len(chosen.steps), row))

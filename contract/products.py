@@ -98,7 +98,10 @@ class ProductProblem:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Steps that solve a problem, the temporaries they need, and what the model predicts."""
+    """Steps that solve a problem, the temporaries they need, and what the model predicts.
+
+    ``copying`` of the seconds are spent on permutations.
+    """
 
     algo: Algo
     seconds: float
@@ -106,6 +109,7 @@ class Option:
     steps: tuple[Step, ...]
     d: Term
     temporaries: tuple[TensorDescriptor, ...] = ()
+    copying: float = 0.0
 
     @property
     def temporary_bytes(self) -> int:

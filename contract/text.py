@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["Row", "aligned", "count", "seconds"]
+__all__ = ["Row", "aligned", "count", "numbers", "seconds"]
 
 Row = tuple[str, ...]
 
@@ -25,6 +25,11 @@ def count(value: float) -> str:
             return f"{value:.3g} {prefix}"
         value /= 1000
     return f"{value:.3g} E"
+
+
+def numbers(steps: range) -> str:
+    """range(2, 5) -> '2-4': one number stands alone."""
+    return str(steps[0]) if len(steps) == 1 else f"{steps[0]}-{steps[-1]}"
 
 
 def seconds(value: float) -> str:

@@ -32,7 +32,7 @@ from contract.kernels.product import (
 )
 from contract.plan import Gemm, Gett, Plan, Scalar
 
-__all__ = ["MOST_SLICES", "Room", "slice_calls", "slices_gain"]
+__all__ = ["MOST_SLICES", "Room", "slice_calls", "slices_gain", "why_not_sliced"]
 
 MOST_SLICES = 12  # of a factor; the rows of float64 may then span 2^40
 ROWS, STEP, THREADS = 32, 64, 256  # of a Panel: rows of a block, k's of a step
@@ -144,9 +144,17 @@ def slice_calls(
 
 def slices_gain(plan: Plan, step: Gett | Gemm, architecture: Architecture) -> bool:
     """Whether slices take less time than float64 does, by the model."""
+    return why_not_sliced(plan, step, architecture) is None
+
+
+def why_not_sliced(plan: Plan, step: Gett | Gemm, architecture: Architecture) -> str | None:
+    """Why float64 serves better than slices; None where it does not."""
     problem = problem_of(step, held_by(plan, step))
     room = Room.of(problem, 0)
-    return room.terms > 0 and not isinstance(_choice(problem, room, architecture), str)
+    if not room.terms:
+        return "there is nothing to sum"
+    choice = _choice(problem, room, architecture)
+    return choice if isinstance(choice, str) else None
 
 
 def _because(reason: str, calls: Iterable[KernelCall]) -> tuple[KernelCall, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from contract.plan import Candidate, Gemm, Gett, Plan, modes_text
-from contract.text import Row, aligned, seconds
+from contract.text import Row, aligned, numbers, seconds
 
 __all__ = ["explain"]
 
@@ -16,12 +16,8 @@ def explain(plan: Plan) -> str:
             parts.append("\n".join((f"step {at}: loops", *aligned(_loop_rows(plan, step)))))
     for steps, decision in plan.decided():
         rows = aligned(_candidate_rows(decision.candidates))
-        parts.append("\n".join((f"step {_range_text(steps)}: candidates", *rows)))
+        parts.append("\n".join((f"step {numbers(steps)}: candidates", *rows)))
     return "\n\n".join(parts)
-
-
-def _range_text(steps: range) -> str:
-    return str(steps[0]) if len(steps) == 1 else f"{steps[0]}-{steps[-1]}"
 
 
 def _loop_rows(plan: Plan, step: Gemm | Gett) -> Iterator[Row]:

@@ -64,7 +64,7 @@ def test_what_a_class_computes_is_not_written_but_computed_again() -> None:
         decoded(document, OperationDescriptor)
 
 
-GOOD = {"algo": "GETT", "seconds": 1.5, "reason": "none", "chosen": True}
+GOOD = {"algo": "GETT", "seconds": 1.5, "reason": "none", "chosen": True, "copying": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -78,11 +78,11 @@ GOOD = {"algo": "GETT", "seconds": 1.5, "reason": "none", "chosen": True}
         ({"algo": "gett"}, r"\.algo: the name of a Algo is meant: it is 'gett'"),
         ({"algo": ["GETT"]}, r"\.algo: the name of a Algo"),
         ({"reason": None}, r"\.reason: a text is meant: it is None"),
-        ({"more": 1}, "has the fields algo, seconds, reason, chosen: it is .*'more'"),
+        ({"more": 1}, "has the fields algo, seconds, reason, chosen, copying: it is .*'more'"),
     ],
 )
 def test_other_values_are_refused_with_their_place(changes: dict[str, Any], reason: str) -> None:
-    assert decoded(GOOD, Candidate) == Candidate(ct.Algo.GETT, 1.5, "none", True)
+    assert decoded(GOOD, Candidate) == Candidate(ct.Algo.GETT, 1.5, "none", True, 0.5)
     with pytest.raises(CacheFileError, match=reason):
         decoded(GOOD | changes, Candidate)
 
