@@ -16,8 +16,10 @@ from contract.evaluation import (
     frozen,
     handle_for,
     interleaved_arguments,
+    written_arguments,
 )
 from contract.handle import Handle
+from contract.logging import LOGGER, UNWATCHED
 from contract.operators import Operator
 from contract.plan import Plan
 from contract.request import Options, Written, call_for
@@ -66,24 +68,27 @@ def contract(
     MemoryError) over the memory limit. ``out`` is untouched when a call is refused.
     Source: numpy.einsum for the notation, cuTENSOR's contraction for alpha, beta, C and types.
     """
-    if type(expression) is not str:
-        expression, operands = interleaved_arguments((expression, *operands))
-    handle = handle_for(handle, operands)
-    if out is None and c is None and beta is None and stream is None:
-        layouts = handle.arrays.layouts(operands)
+    handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
+    if out is None and c is None and beta is None and stream is None and not LOGGER.active:
+        written, arrays = expression, operands
+        if type(expression) is not str:
+            written, arrays = interleaved_arguments((expression, *operands))
+        layouts = handle.arrays.layouts(arrays)
         if layouts is not None and operators is None:
-            key = (expression, order, compute_type, optimize, memory_limit, preference, *layouts)
+            key = (written, order, compute_type, optimize, memory_limit, preference, *layouts)
             try:
                 call = handle.plans.find(key)
             except TypeError:  # a path may be a list
                 call = None
             if call is not None:
-                return call.fresh(operands, alpha)
-    options = Options(
-        *(order, compute_type, frozen(operators), frozen(optimize), memory_limit, preference)
-    )
-    scalars = alpha, beta_of(c, beta), 0
-    return evaluate(handle, expression, operands, options, out, c, scalars, stream)
+                return call.fresh(arrays, alpha)
+    with LOGGER.call("contract", locals()) if LOGGER.active else UNWATCHED:
+        written, arrays = written_arguments(expression, operands)
+        options = Options(
+            *(order, compute_type, frozen(operators), frozen(optimize), memory_limit, preference)
+        )
+        scalars = alpha, beta_of(c, beta), 0
+        return evaluate(handle, written, arrays, options, out, c, scalars, stream)
 
 
 def contract_trinary(
@@ -94,12 +99,15 @@ def contract_trinary(
     ``contract_trinary("ab,bc,cd->ad", A, B, C)``; the addend is called ``d`` here, the other
     options are ``contract``'s. Source: cuTENSOR's trinary contraction.
     """
-    if "c" in options:
-        raise InvalidValueError("The addend of contract_trinary is called d.")
-    count = len(operands) if type(expression) is str else (1 + len(operands)) // 2
-    if count != 3:
-        raise InvalidValueError(f"contract_trinary takes three operands: it got {count}.")
-    return contract(expression, *operands, c=d, beta=beta, **options)
+    handle_for(options.get("handle"), operands)  # which reads what is to be logged
+    asked = {"expression": expression, "operands": operands, "d": d, "beta": beta, **options}
+    with LOGGER.call("contract_trinary", asked) if LOGGER.active else UNWATCHED:
+        if "c" in options:
+            raise InvalidValueError("The addend of contract_trinary is called d.")
+        count = len(operands) if type(expression) is str else (1 + len(operands)) // 2
+        if count != 3:
+            raise InvalidValueError(f"contract_trinary takes three operands: it got {count}.")
+        return contract(expression, *operands, c=d, beta=beta, **options)
 
 
 def contract_expression(
@@ -124,18 +132,19 @@ def contract_expression(
 
     Raises what ``contract`` raises for the same request.
     """
-    if type(expression) is not str:
-        expression, operands = interleaved_arguments((expression, *operands))
-    options = Options(
-        *(order, compute_type, frozen(operators), frozen(optimize), memory_limit, preference)
-    )
-    try:
-        kind = np.dtype(dtype)
-    except TypeError:
-        raise UnsupportedTypeError(f"dtype is a NumPy data type: it is {dtype!r}.") from None
-    given = tuple(_operand(x, kind) for x in operands)
-    _check_constants(constants, given)
-    return ContractExpression(expression, given, options, handle)
+    handle_for(handle, operands)  # which reads what is to be logged
+    with LOGGER.call("contract_expression", locals()) if LOGGER.active else UNWATCHED:
+        written, operands = written_arguments(expression, operands)
+        options = Options(
+            *(order, compute_type, frozen(operators), frozen(optimize), memory_limit, preference)
+        )
+        try:
+            kind = np.dtype(dtype)
+        except TypeError:
+            raise UnsupportedTypeError(f"dtype is a NumPy data type: it is {dtype!r}.") from None
+        given = tuple(_operand(x, kind) for x in operands)
+        _check_constants(constants, given)
+        return ContractExpression(written, given, options, handle)
 
 
 def _check_constants(constants: Any, given: Sequence[Any]) -> None:
@@ -226,21 +235,23 @@ class ContractExpression:
         stream: Any = None,
     ) -> Array:
         """The result for ``operands``: one array for each operand that is no constant."""
-        if out is None and c is None and beta is None and stream is None:
+        if out is None and c is None and beta is None and stream is None and not LOGGER.active:
             whole = len(operands) == len(self._variable)
             arrays = self._with_constants(operands) if self._constants and whole else operands
             if self._arrays.layouts(arrays) == self._signature:
                 return self._call.fresh(arrays, alpha)
-        handle = self._handle if self._bound else handle_for(None, operands)
-        if handle is not self._handle:
-            planned = self._planned_for(handle)
-            return planned(*operands, out=out, c=c, alpha=alpha, beta=beta, stream=stream)
-        arrays = self._checked(operands)
-        scalars = alpha, beta_of(c, beta), 0
-        result = evaluate(handle, self._written, arrays, self._options, out, c, scalars, stream)
-        if self._signature is None:
-            self._plan()
-        return result
+        asked = {"expression": self._written, **locals()} if LOGGER.active else {}
+        with LOGGER.call("ContractExpression", asked) if LOGGER.active else UNWATCHED:
+            handle = self._handle if self._bound else handle_for(None, operands)
+            if handle is not self._handle:
+                planned = self._planned_for(handle)
+                return planned(*operands, out=out, c=c, alpha=alpha, beta=beta, stream=stream)
+            arrays = self._checked(operands)
+            scalars = alpha, beta_of(c, beta), 0
+            result = evaluate(handle, self._written, arrays, self._options, out, c, scalars, stream)
+            if self._signature is None:
+                self._plan()
+            return result
 
     def capture(
         self,
@@ -256,15 +267,19 @@ class ContractExpression:
         On a device it becomes a CUDA graph; its memory comes from the pool of ``stream``, or of
         CuPy's current stream. InvalidValueError where that is capturing already.
         """
-        handle = self._handle if self._bound else handle_for(None, operands)
-        if handle is not self._handle:
-            planned = self._planned_for(handle)
-            return planned.capture(*operands, out=out, c=c, alpha=alpha, beta=beta, stream=stream)
-        arrays = self._checked(operands)
-        scalars = alpha, beta_of(c, beta), 0
-        with self._arrays.on(stream):
-            call = bound_call(handle, self._written, arrays, self._options, out, c, scalars)
-            return CapturedContraction(call)
+        asked = {"expression": self._written, **locals()} if LOGGER.active else {}
+        with LOGGER.call("ContractExpression.capture", asked) if LOGGER.active else UNWATCHED:
+            handle = self._handle if self._bound else handle_for(None, operands)
+            if handle is not self._handle:
+                planned = self._planned_for(handle)
+                return planned.capture(
+                    *operands, out=out, c=c, alpha=alpha, beta=beta, stream=stream
+                )
+            arrays = self._checked(operands)
+            scalars = alpha, beta_of(c, beta), 0
+            with self._arrays.on(stream):
+                call = bound_call(handle, self._written, arrays, self._options, out, c, scalars)
+                return CapturedContraction(call)
 
     def explain(self) -> str:
         """The plan as a table: steps, costs, candidates, and why the chosen ones won."""

@@ -7,6 +7,7 @@ from contract.errors import InvalidValueError
 from contract.evaluation import arrays_of, handle_for
 from contract.expression import parse_layout
 from contract.handle import Handle
+from contract.logging import LOGGER, UNWATCHED
 from contract.run.arrays import Array
 
 __all__ = ["convert_layout"]
@@ -25,9 +26,10 @@ def convert_layout(
     are no multiple of the group. Source: the core concepts of the cuDNN documentation.
     """
     handle = handle_for(handle, (x,))
-    (array,) = arrays_of(handle.arrays, (x,))
-    with handle.arrays.on(stream):
-        return _converted(handle, array, source, target)
+    with LOGGER.call("convert_layout", locals()) if LOGGER.active else UNWATCHED:
+        (array,) = arrays_of(handle.arrays, (x,))
+        with handle.arrays.on(stream):
+            return _converted(handle, array, source, target)
 
 
 def _converted(handle: Handle, array: Array, source: str, target: str) -> Array:

@@ -13,9 +13,10 @@ from contract.evaluation import (
     evaluate,
     frozen,
     handle_for,
-    interleaved_arguments,
+    written_arguments,
 )
 from contract.handle import Handle
+from contract.logging import LOGGER, UNWATCHED
 from contract.operators import BinaryOperator, Operator, binary
 from contract.request import Combination, Options, Reducing, Written
 from contract.run.arrays import Array
@@ -25,7 +26,7 @@ __all__ = ["elementwise_binary", "elementwise_trinary", "permute", "reduce"]
 
 def permute(
     expression: Any,
-    *operand: Any,
+    *operands: Any,
     out: Array | None = None,
     alpha: complex = 1,
     operator: Operator | str | None = None,
@@ -47,24 +48,25 @@ def permute(
     Raises InvalidValueError (a ValueError) and UnsupportedTypeError (a TypeError).
     Source: cuTENSOR's permutation and its padding attributes.
     """
-    written, operands = _asked(expression, operand, 1)
-    form = Combination((), None if padding is None else _pairs(padding), padding_value)
-    options = Options(
-        order,
-        compute_type,
-        (operator,),
-        memory_limit=memory_limit,
-        dtype=_type(dtype),
-        form=form,
-    )
-    scalars = alpha, 0, 0
-    handle = handle_for(handle, operands)
-    return evaluate(handle, written, operands, options, out, None, scalars, stream)
+    handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
+    with LOGGER.call("permute", locals()) if LOGGER.active else UNWATCHED:
+        written, arrays = _asked(expression, operands, 1)
+        form = Combination((), None if padding is None else _pairs(padding), padding_value)
+        options = Options(
+            order,
+            compute_type,
+            (operator,),
+            memory_limit=memory_limit,
+            dtype=_type(dtype),
+            form=form,
+        )
+        scalars = alpha, 0, 0
+        return evaluate(handle, written, arrays, options, out, None, scalars, stream)
 
 
 def reduce(
     expression: Any,
-    *operand: Any,
+    *operands: Any,
     op: BinaryOperator | str = "add",
     out: Array | None = None,
     c: Any = None,
@@ -87,12 +89,15 @@ def reduce(
     Raises InvalidValueError (a ValueError) and UnsupportedTypeError (a TypeError).
     Source: cuTENSOR's reduction.
     """
-    written, operands = _asked(expression, operand, 1)
-    form = Reducing(binary(op))
-    options = Options(order, compute_type, frozen(operators), memory_limit=memory_limit, form=form)
-    scalars = alpha, beta_of(c, beta), 0
-    handle = handle_for(handle, operands)
-    return evaluate(handle, written, operands, options, out, c, scalars, stream)
+    handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
+    with LOGGER.call("reduce", locals()) if LOGGER.active else UNWATCHED:
+        written, arrays = _asked(expression, operands, 1)
+        form = Reducing(binary(op))
+        options = Options(
+            order, compute_type, frozen(operators), memory_limit=memory_limit, form=form
+        )
+        scalars = alpha, beta_of(c, beta), 0
+        return evaluate(handle, written, arrays, options, out, c, scalars, stream)
 
 
 def elementwise_binary(
@@ -119,18 +124,19 @@ def elementwise_binary(
     Raises InvalidValueError (a ValueError) and UnsupportedTypeError (a TypeError).
     Source: cuTENSOR's elementwise binary operation.
     """
-    written, arrays = _asked(expression, operands, 2)
-    options = Options(
-        order,
-        compute_type,
-        frozen(operators),
-        memory_limit=memory_limit,
-        dtype=_type(dtype),
-        form=Combination((binary(op),)),
-    )
-    scalars = alpha, 0, gamma
-    handle = handle_for(handle, arrays)
-    return evaluate(handle, written, arrays, options, out, None, scalars, stream)
+    handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
+    with LOGGER.call("elementwise_binary", locals()) if LOGGER.active else UNWATCHED:
+        written, arrays = _asked(expression, operands, 2)
+        options = Options(
+            order,
+            compute_type,
+            frozen(operators),
+            memory_limit=memory_limit,
+            dtype=_type(dtype),
+            form=Combination((binary(op),)),
+        )
+        scalars = alpha, 0, gamma
+        return evaluate(handle, written, arrays, options, out, None, scalars, stream)
 
 
 def elementwise_trinary(
@@ -158,29 +164,29 @@ def elementwise_trinary(
     Raises InvalidValueError (a ValueError) and UnsupportedTypeError (a TypeError).
     Source: cuTENSOR's elementwise trinary operation.
     """
-    written, arrays = _asked(expression, operands, 3)
-    options = Options(
-        order,
-        compute_type,
-        frozen(operators),
-        memory_limit=memory_limit,
-        dtype=_type(dtype),
-        form=Combination((binary(op_ab), binary(op_abc))),
-    )
-    scalars = alpha, beta, gamma
-    handle = handle_for(handle, arrays)
-    return evaluate(handle, written, arrays, options, out, None, scalars, stream)
+    handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
+    with LOGGER.call("elementwise_trinary", locals()) if LOGGER.active else UNWATCHED:
+        written, arrays = _asked(expression, operands, 3)
+        options = Options(
+            order,
+            compute_type,
+            frozen(operators),
+            memory_limit=memory_limit,
+            dtype=_type(dtype),
+            form=Combination((binary(op_ab), binary(op_abc))),
+        )
+        scalars = alpha, beta, gamma
+        return evaluate(handle, written, arrays, options, out, None, scalars, stream)
 
 
 def _asked(
     expression: Any, operands: tuple[Any, ...], count: int
 ) -> tuple[Written, tuple[Any, ...]]:
     """What was written, in either form, and its ``count`` operands."""
-    if type(expression) is not str:
-        expression, operands = interleaved_arguments((expression, *operands))
-    if len(operands) != count:
-        raise InvalidValueError(f"The operation takes {count} operands: it got {len(operands)}.")
-    return expression, operands
+    written, arrays = written_arguments(expression, operands)
+    if len(arrays) != count:
+        raise InvalidValueError(f"The operation takes {count} operands: it got {len(arrays)}.")
+    return written, arrays
 
 
 def _type(dtype: Any) -> np.dtype[Any] | None:

@@ -28,6 +28,7 @@ __all__ = [
     "frozen",
     "handle_for",
     "interleaved_arguments",
+    "written_arguments",
 ]
 
 
@@ -120,6 +121,15 @@ def _without_operator_of_c(options: Options, count: int) -> Options:
 
 
 # --- arguments ------------------------------------------------------------------------------------
+
+
+def written_arguments(
+    expression: Any, operands: tuple[Any, ...]
+) -> tuple[Written, tuple[Any, ...]]:
+    """What was written, and the arrays, in either form."""
+    if type(expression) is str:
+        return expression, operands
+    return interleaved_arguments((expression, *operands))
 
 
 def interleaved_arguments(arguments: Sequence[Any]) -> tuple[Written, tuple[Any, ...]]:

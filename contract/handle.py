@@ -16,6 +16,7 @@ from weakref import finalize
 import numpy as np
 
 from contract.cache import PlanCache
+from contract.call_text import operation_text
 from contract.codec import is_storable
 from contract.config import Settings
 from contract.descriptors import (
@@ -36,6 +37,9 @@ from contract.errors import (
     NotSupportedError,
     UnsupportedTypeError,
 )
+from contract.information import report, tuning_text
+from contract.logging import LOGGER, UNWATCHED, Level
+from contract.nvtx import nvtx_ranges
 from contract.plan import Plan
 from contract.plan_files import PlanStore, Record, read_plans, store_path, write_plans
 from contract.planner import make_plan
@@ -72,6 +76,7 @@ class Handle:
         preference: PlanPreference | None = None,
     ) -> None:
         self.settings = Settings.from_environment()
+        LOGGER.apply(self.settings.logging, nvtx_ranges)
         self.executor: Executor
         if device is None:
             self.executor = _host_executor(self.settings, kernels, threads)
@@ -103,7 +108,11 @@ class Handle:
         InsufficientWorkspaceError if every candidate needs more than ``workspace_limit`` or
         ``memory_limit``, NotSupportedError if the preferred algorithm or rank does not exist.
         """
-        preference = self.preference if preference is None else preference
+        with LOGGER.call("Handle.plan", locals()) if LOGGER.active else UNWATCHED:
+            return self._plan(operation, self.preference if preference is None else preference)
+
+    def _plan(self, operation: OperationDescriptor, preference: PlanPreference) -> Loaded:
+        """From the plan cache, from a file, or new."""
         if preference.cache_mode is CacheMode.NONE:
             return self._planned(operation, preference)
         key = operation, preference
@@ -137,7 +146,15 @@ class Handle:
             raise _insufficient(lacking, preference)
 
     def _planned(self, operation: OperationDescriptor, preference: PlanPreference) -> Loaded:
-        """A new plan; one to be tuned where the preference asks for that."""
+        """A new plan, of which the log says what there is to say."""
+        loaded = self._chosen(operation, preference)
+        if LOGGER.active:
+            plan, needed = loaded.plan, loaded.required_workspace
+            report(LOGGER, plan, self.executor.machine, needed, loaded.reasons)
+        return loaded
+
+    def _chosen(self, operation: OperationDescriptor, preference: PlanPreference) -> Loaded:
+        """The best candidate; several to be tuned where the preference asks for that."""
         candidates = self.candidates(operation, preference)
         if preference.algo is Algo.DEFAULT_PATIENT:
             return self._fastest(candidates)
@@ -164,6 +181,8 @@ class Handle:
         settled = self._load(best.plan, seconds)
         self.plans.replace(tuned, settled)
         self._store(preference, settled)
+        if LOGGER.logs(Level.INFO):
+            LOGGER.log(Level.INFO, tuning_text(tuned.plans, best.plan, seconds))
 
     def _ranked(self, operation: OperationDescriptor, preference: PlanPreference) -> Iterator[Plan]:
         """Candidates by rank; where there are limits, then others without temporaries."""
@@ -204,14 +223,16 @@ class Handle:
         kind: WorkspacePreference = WorkspacePreference.DEFAULT,
     ) -> int:
         """Bytes of workspace: of the chosen plan, or of the candidate with least or most."""
-        preference = self.preference if preference is None else preference
-        if kind is WorkspacePreference.DEFAULT:
-            return self.plan(operation, preference).required_workspace
-        if kind is WorkspacePreference.MAX:
-            plans = self._by_rank(operation, preference)
-            return max(self._footprint(plan).workspace for plan in plans)
-        plans = self._by_rank(operation, replace(preference, workspace_limit=0))
-        return min(self._footprint(plan).workspace for plan in plans)
+        asked = locals()
+        with LOGGER.call("Handle.estimate_workspace", asked) if LOGGER.active else UNWATCHED:
+            preference = self.preference if preference is None else preference
+            if kind is WorkspacePreference.DEFAULT:
+                return self.plan(operation, preference).required_workspace
+            if kind is WorkspacePreference.MAX:
+                plans = self._by_rank(operation, preference)
+                return max(self._footprint(plan).workspace for plan in plans)
+            plans = self._by_rank(operation, replace(preference, workspace_limit=0))
+            return min(self._footprint(plan).workspace for plan in plans)
 
     # --- plans on disk ----------------------------------------------------------------------
 
@@ -248,6 +269,8 @@ class Handle:
             record = self.store.find(operation, preference)
         if record is None or not self._is_within_limits(record.plan, preference):
             return None
+        if LOGGER.logs(Level.INFO):
+            LOGGER.log(Level.INFO, f"from a file: {operation_text(operation)}")
         return self._load(record.plan, record.seconds)
 
     def _is_within_limits(self, plan: Plan, preference: PlanPreference) -> bool:
@@ -279,7 +302,7 @@ class Handle:
         stream: Any = None,
     ) -> None:
         """D = alpha * op(A) * op(B) + beta * op(C); C may be None where beta is 0."""
-        self._run(plan, Contraction, (a, b), c, d, (alpha, beta, 0), workspace, stream)
+        self._run("contract", plan, Contraction, (a, b), c, d, (alpha, beta, 0), workspace, stream)
 
     def contract_trinary(
         self,
@@ -295,7 +318,17 @@ class Handle:
         stream: Any = None,
     ) -> None:
         """E = alpha * op(A) * op(B) * op(C) + beta * op(D); D may be None where beta is 0."""
-        self._run(plan, Contraction, (a, b, c), d, e, (alpha, beta, 0), workspace, stream)
+        self._run(
+            "contract_trinary",
+            plan,
+            Contraction,
+            (a, b, c),
+            d,
+            e,
+            (alpha, beta, 0),
+            workspace,
+            stream,
+        )
 
     def reduce(
         self,
@@ -309,11 +342,11 @@ class Handle:
         stream: Any = None,
     ) -> None:
         """D = alpha * reduce(op(A)) + beta * op(C); C may be None where beta is 0."""
-        self._run(plan, Reduction, (a,), c, d, (alpha, beta, 0), workspace, stream)
+        self._run("reduce", plan, Reduction, (a,), c, d, (alpha, beta, 0), workspace, stream)
 
     def permute(self, plan: Loaded, alpha: complex, a: Any, b: Any, stream: Any = None) -> None:
         """B = alpha * op(A)."""
-        self._run(plan, ElementwiseOperation, (a,), None, b, (alpha, 0, 0), None, stream)
+        self._run("permute", plan, ElementwiseOperation, (a,), None, b, (alpha, 0, 0), None, stream)
 
     def elementwise_binary(
         self,
@@ -326,7 +359,17 @@ class Handle:
         stream: Any = None,
     ) -> None:
         """D = opAC(alpha * op(A), gamma * op(C))."""
-        self._run(plan, ElementwiseOperation, (a, c), None, d, (alpha, 0, gamma), None, stream)
+        self._run(
+            "elementwise_binary",
+            plan,
+            ElementwiseOperation,
+            (a, c),
+            None,
+            d,
+            (alpha, 0, gamma),
+            None,
+            stream,
+        )
 
     def elementwise_trinary(
         self,
@@ -342,10 +385,21 @@ class Handle:
     ) -> None:
         """D = opABC(opAB(alpha * op(A), beta * op(B)), gamma * op(C))."""
         scalars = alpha, beta, gamma
-        self._run(plan, ElementwiseOperation, (a, b, c), None, d, scalars, None, stream)
+        self._run(
+            "elementwise_trinary",
+            plan,
+            ElementwiseOperation,
+            (a, b, c),
+            None,
+            d,
+            scalars,
+            None,
+            stream,
+        )
 
     def _run(
         self,
+        name: str,
         plan: Loaded,
         kind: type[OperationDescriptor],
         inputs: Sequence[Any],
@@ -355,22 +409,27 @@ class Handle:
         workspace: Any,
         stream: Any,
     ) -> None:
-        _require_fitting(plan, self.arrays, kind, len(inputs))
-        arrays, slots = self.arrays, plan.plan.slots
-        operands = [
-            bind(arrays, slot.tensor, x, f"Operand {at}")
-            for at, (slot, x) in enumerate(zip(slots, inputs, strict=False))
-        ]
-        target = bind(arrays, slots[plan.plan.output].tensor, output, "The result", written=True)
-        given = bind_workspace(arrays, workspace, plan.required_workspace)
-        c = _bound_addend(plan, addend, scalars[1])
-        every = [*operands, target, *([] if c is None else [c])]
-        if given is not None and any(arrays.may_share(given, x) for x in every):
-            raise InvalidValueError("A workspace shares no memory with an operand.")
-        with arrays.on(stream):
-            of_c = None if c is None else arrays.layout(c)
-            call = Call(plan, out=arrays.layout(target), addend=of_c)
-            call.into(operands, target, c, scalars, given)
+        asked = {"plan": plan, "operands": inputs, "addend": addend, "output": output}
+        asked |= {"scalars": scalars, "workspace": workspace, "stream": stream}
+        with LOGGER.call(f"Handle.{name}", asked) if LOGGER.active else UNWATCHED:
+            _require_fitting(plan, self.arrays, kind, len(inputs))
+            arrays, slots = self.arrays, plan.plan.slots
+            operands = [
+                bind(arrays, slot.tensor, x, f"Operand {at}")
+                for at, (slot, x) in enumerate(zip(slots, inputs, strict=False))
+            ]
+            target = bind(
+                arrays, slots[plan.plan.output].tensor, output, "The result", written=True
+            )
+            given = bind_workspace(arrays, workspace, plan.required_workspace)
+            c = _bound_addend(plan, addend, scalars[1])
+            every = [*operands, target, *([] if c is None else [c])]
+            if given is not None and any(arrays.may_share(given, x) for x in every):
+                raise InvalidValueError("A workspace shares no memory with an operand.")
+            with arrays.on(stream):
+                of_c = None if c is None else arrays.layout(c)
+                call = Call(plan, out=arrays.layout(target), addend=of_c)
+                call.into(operands, target, c, scalars, given)
 
     @property
     def captured_bytes(self) -> int:

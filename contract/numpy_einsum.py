@@ -15,6 +15,7 @@ from contract.evaluation import arrays_of, handle_for, interleaved_arguments
 from contract.expression import Expression, mode_extents
 from contract.handle import Handle
 from contract.layout import overlaps
+from contract.logging import LOGGER, UNWATCHED
 from contract.order import contraction_path, is_path_name
 from contract.request import Options, Written, call_for, resolve_notation
 from contract.run.arrays import Array, Arrays, Layout, is_array
@@ -47,9 +48,11 @@ def einsum(
     Raises ValueError for notation and shapes, TypeError for types and casts, as NumPy does.
     Source: numpy.einsum, cupy.einsum.
     """
-    given = operands[1:] if operands and type(operands[0]) is str else operands
-    handle = handle_for(None, given)
-    if given is not operands and out is None and dtype is None and stream is None:
+    is_text = bool(operands) and type(operands[0]) is str
+    handle = handle_for(None, operands[1:] if is_text else operands)
+    is_plain = is_text and out is None and dtype is None and stream is None
+    if is_plain and not LOGGER.active:
+        given = operands[1:]
         layouts = handle.arrays.layouts(given)
         if layouts is not None:
             key = (operands[0], "numpy", order, casting, optimize, *layouts)
@@ -60,7 +63,10 @@ def einsum(
             if call is not None:
                 result = call.fresh(given, 1)
                 return result if result.ndim else result[()]
-    with handle.arrays.on(stream):
+    with (
+        LOGGER.call("einsum", locals()) if LOGGER.active else UNWATCHED,
+        handle.arrays.on(stream),
+    ):
         return _einsum(handle, operands, out, optimize, dtype, order, casting)
 
 
@@ -100,7 +106,10 @@ def _einsum(
             call.into(arrays, target, None, (1, 0, 0))
             return out
     call = _call(handle, written, layouts, options, None)
-    result = call.fresh(arrays, 1)
+    if LOGGER.active:
+        result = call.into(arrays, None, None, (1, 0, 0))
+    else:
+        result = call.fresh(arrays, 1)
     if out is not None:
         kind.copy_into(kind.as_array(out), result)
         return out
@@ -132,23 +141,24 @@ def einsum_path(*operands: Any, optimize: Any = "greedy") -> tuple[list[Any], st
     The first item of each tuple's positions are removed from the operands, their result is
     appended, as in numpy.einsum_path; the list can be given back as ``optimize``.
     """
-    written, given = _arguments(operands)
-    handle = handle_for(None, given)
-    arrays = arrays_of(handle.arrays, given)
-    path = _path(optimize, len(arrays), unordered=False)
-    shapes = [x.shape for x in arrays]
-    expression = resolve_notation(written, shapes)
-    _require_distinct_output(expression)
-    extents = mode_extents(expression.inputs, shapes, expression.labels)
-    found = contraction_path(
-        [frozenset(modes) for modes in expression.inputs],
-        frozenset(expression.output),
-        extents,
-        path,
-    )
-    options = Options(order="K", optimize=found)
-    call = call_for(handle, written, [handle.arrays.layout(x) for x in arrays], options)
-    return ["einsum_path", *found], str(call.loaded.plan)
+    handle = handle_for(None, operands)
+    with LOGGER.call("einsum_path", locals()) if LOGGER.active else UNWATCHED:
+        written, given = _arguments(operands)
+        arrays = arrays_of(handle.arrays, given)
+        path = _path(optimize, len(arrays), unordered=False)
+        shapes = [x.shape for x in arrays]
+        expression = resolve_notation(written, shapes)
+        _require_distinct_output(expression)
+        extents = mode_extents(expression.inputs, shapes, expression.labels)
+        found = contraction_path(
+            [frozenset(modes) for modes in expression.inputs],
+            frozenset(expression.output),
+            extents,
+            path,
+        )
+        options = Options(order="K", optimize=found)
+        call = call_for(handle, written, [handle.arrays.layout(x) for x in arrays], options)
+        return ["einsum_path", *found], str(call.loaded.plan)
 
 
 # --- arguments --------------------------------------------------------------------------------

@@ -125,6 +125,16 @@ class KernelCall:
         baked = (f"#define CONTRACT_BAKED(words) {known}",) if known else ()
         return "\n".join((*baked, *map(_header, self.headers), self.stub))
 
+    @property
+    def name(self) -> str:
+        """The kernel."""
+        return self.entry
+
+    def __str__(self) -> str:
+        grid, block = (",".join(map(str, three)) for three in (self.grid, self.block))
+        memory = f"shared={self.shared} scratch={self.scratch}"
+        return f"{self.entry} grid=({grid}) block=({block}) {memory}"
+
 
 @dataclass(frozen=True, slots=True)
 class MatrixLayout:
@@ -157,6 +167,15 @@ class BlasCall:
     compute: str
     alpha: Scalar | None = None
     beta: Scalar | None = None
+
+    @property
+    def name(self) -> str:
+        """cuBLAS's routine."""
+        return "cublasGemmEx" if self.batch == 1 else "cublasGemmStridedBatchedEx"
+
+    def __str__(self) -> str:
+        sizes = f"m={self.m} n={self.n} k={self.k} batch={self.batch}"
+        return f"{self.name} {sizes} compute={self.compute}"
 
 
 DeviceCall = KernelCall | BlasCall

@@ -16,9 +16,10 @@ import numpy as np
 from contract.compute import is_complex, item_size
 from contract.descriptors import OperationDescriptor, TensorDescriptor
 from contract.errors import InsufficientWorkspaceError, InvalidValueError, UnsupportedTypeError
+from contract.logging import LOGGER, Level
 from contract.plan import Elementwise, Permute, Plan, Source
 from contract.run.arrays import Array, Layout, is_describable, require_host_scalar
-from contract.run.executor import Loaded, Scalars
+from contract.run.executor import Loaded, Scalars, observed
 
 __all__ = ["BoundCall", "Call", "check_output_type", "describe", "fixed_bytes", "scalar_in"]
 
@@ -163,15 +164,30 @@ class Call:
         if addend is not None and self.copies_addend:
             addend = self.arrays.native_copy(addend)
         if out is not None and not self._must_be_apart(out, inputs, addend):
-            self.loaded(inputs, out, addend, scalars, workspace)
+            self._run(inputs, out, addend, scalars, workspace)
             return out
         self._check_limit(self.needed_bytes)
         output = self.new_output()
-        self.loaded(inputs, output, addend, scalars, workspace)
+        self._run(inputs, output, addend, scalars, workspace)
         if out is None:
             return output
         self.arrays.copy_into(out, output)
         return out
+
+    def _run(
+        self,
+        inputs: Sequence[Array],
+        output: Array,
+        addend: Array | None,
+        scalars: Scalars,
+        workspace: Array | None,
+    ) -> None:
+        loaded = self.loaded
+        if LOGGER.active:
+            for at in self.copied:
+                LOGGER.log(Level.TRACE, f"operand {at} copied into column-major order")
+            loaded = observed(loaded, inputs, output, addend, scalars)
+        loaded(inputs, output, addend, scalars, workspace)
 
     def scalar_value(self, name: str, value: Any) -> Any:
         """``value`` in the scalar type; InvalidValueError if it does not fit."""

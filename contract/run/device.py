@@ -7,8 +7,8 @@ and launches on the current stream. It never waits for the device.
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from operator import itemgetter
 from typing import Any, assert_never
@@ -31,12 +31,13 @@ from contract.kernels.call import (
 from contract.kernels.lower import lower
 from contract.kernels.recordable import recordable
 from contract.layout import offset_bounds, packed_strides, span
+from contract.logging import Ranges
 from contract.plan import Plan, Scalar, Step
 from contract.plan_files import Identity
 from contract.run.arrays import Array
 from contract.run.device_arrays import DeviceArrays
 from contract.run.driver_library import driver_library, unhindered
-from contract.run.executor import Footprint, Loaded, Scalars
+from contract.run.executor import Footprint, Loaded, Scalars, inside_range
 from contract.run.kernel_modules import load_kernel
 from contract.run.tensor_maps import encoded
 from contract.workspace import rounded
@@ -50,13 +51,13 @@ Addresses = Sequence[int]  # of the plan's slots, then of what a step needs for 
 Launch = Callable[[Addresses, Scalars], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class DevicePlan(Loaded):
     """A plan ready to run on one GPU: its launches, and the workspace they need.
 
     ``required_workspace`` (bytes) holds temporaries, then what a step needs for itself, each at
     its place in ``offsets``; it comes from CuPy's memory pool, on the current stream, unless the
-    caller gives it. ``reasons`` say why the kernels are what they are. ``without_blas`` does the
+    caller gives it. ``calls`` are what the launches were built of. ``without_blas`` does the
     products that are cuBLAS's by our own kernels; None: there are none.
     """
 
@@ -69,7 +70,8 @@ class DevicePlan(Loaded):
     reads_addend: bool
     new_output: Callable[[], Array]
     allocate: Callable[[int], Any]
-    reasons: tuple[str, ...]
+    calls: tuple[DeviceCall, ...]
+    addend_calls: Callable[[], tuple[DeviceCall, ...]] | None
     without_blas: "Callable[[], DevicePlan] | None" = None
     tile_bytes: int = 0
     own_bytes: int = 0
@@ -100,6 +102,46 @@ class DevicePlan(Loaded):
             launches = self.addend_only()
         for launch in launches:
             launch(addresses, scalars)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        return tuple(call.reason for call in self.calls if isinstance(call, KernelCall))
+
+    def trace(
+        self, inputs: Sequence[Array], output: Array, addend: Array | None, scalars: Scalars
+    ) -> Iterator[str]:
+        slots = [*inputs, output, output if addend is None else addend]
+        stream = self.arrays.stream_pointer()
+        calls = self.calls
+        if self.addend_calls is not None and scalars[0] == 0:
+            calls = self.addend_calls()
+        for call in calls:
+            same = call.unless_same if isinstance(call, KernelCall) else None
+            if same is None or slots[same[0]].data.ptr != slots[same[1]].data.ptr:
+                yield f"{call} workspace={self.required_workspace} stream={stream:#x}"
+
+    def ranged(self, ranges: Ranges) -> "DevicePlan":
+        alone, alone_calls = self.addend_only, self.addend_calls
+
+        def addend_only() -> tuple[Launch, ...]:
+            assert alone is not None
+            assert alone_calls is not None
+            return _ranged(ranges, alone_calls(), alone())
+
+        return replace(
+            self,
+            launches=_ranged(ranges, self.calls, self.launches),
+            addend_only=None if alone is None else addend_only,
+        )
+
+
+def _ranged(
+    ranges: Ranges, calls: Sequence[DeviceCall], launches: Sequence[Launch]
+) -> tuple[Launch, ...]:
+    return tuple(
+        inside_range(ranges, call.name, launch)
+        for call, launch in zip(calls, launches, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +212,8 @@ class DeviceExecutor:
             reads_addend=plan.addend is not None,
             new_output=allocator(self._cupy, plan.slots[plan.output].tensor),
             allocate=self._cupy.cuda.alloc,
-            reasons=tuple(call.reason for call in calls if isinstance(call, KernelCall)),
+            calls=tuple(calls),
+            addend_calls=None if instead is None else partial(self._lower, plan, instead),
             without_blas=cache(captured) if any(map(_is_blas, calls)) else None,
             measured=measured,
         )

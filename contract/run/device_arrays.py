@@ -125,6 +125,10 @@ class DeviceArrays:
     def record(self, call: Recordable) -> Recording:
         return Graph(self._cupy, call)
 
+    def stream_pointer(self) -> int:
+        """The current stream's address; 0: the default one."""
+        return int(self._cupy.cuda.get_current_stream().ptr)
+
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         if stream is None and self._current_device() == self.device:
             return NOTHING_TO_DO

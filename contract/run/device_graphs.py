@@ -8,6 +8,7 @@ from typing import Any
 from weakref import finalize
 
 from contract.errors import InvalidValueError
+from contract.logging import LOGGER, Level
 from contract.run.arrays import Array, Recordable
 from contract.run.driver_library import unhindered
 
@@ -90,6 +91,8 @@ class Graph:
             raise InvalidValueError(
                 f"A graph is replayed, not captured again: {stream!r} is capturing."
             )
+        if LOGGER.active:
+            LOGGER.log(Level.TRACE, f"graph stream={int(stream.ptr):#x}")
         with self._lock:
             stream.wait_event(self._ready)
             self._graph.launch(stream)

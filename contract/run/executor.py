@@ -1,18 +1,29 @@
 """What an executor is, and what it makes of a plan: the same for the host and for a device."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, ParamSpec, Protocol
 
+from contract.call_text import operation_text
 from contract.candidates import Machine
 from contract.descriptors import TensorDescriptor
+from contract.logging import LOGGER, Level, Ranges
 from contract.plan import Plan
 from contract.plan_files import Identity
 from contract.run.arrays import Array, Arrays
 
-__all__ = ["Executor", "Footprint", "Loaded", "Measurement", "Scalars"]
+__all__ = [
+    "Executor",
+    "Footprint",
+    "Loaded",
+    "Measurement",
+    "Scalars",
+    "inside_range",
+    "observed",
+]
 
 Scalars = tuple[Any, Any, Any]  # alpha, beta, gamma
+Given = ParamSpec("Given")
 
 
 class Loaded(ABC):
@@ -53,6 +64,11 @@ class Loaded(ABC):
         return self.plan.operation.rule.scalar
 
     @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the kernels are what they are, where steps do not say it."""
+        return ()
+
+    @property
     def flops(self) -> int:
         """Floating-point operations of all steps."""
         return self.plan.flops
@@ -69,6 +85,9 @@ class Loaded(ABC):
         """The same plan in launches that a graph can hold, each."""
         return self
 
+    def __repr__(self) -> str:
+        return f"<plan of {operation_text(self.plan.operation)}>"
+
     @abstractmethod
     def __call__(
         self,
@@ -82,6 +101,43 @@ class Loaded(ABC):
 
         ``workspace`` are bytes that start at a line; None: the executor's memory.
         """
+
+    @abstractmethod
+    def trace(
+        self, inputs: Sequence[Array], output: Array, addend: Array | None, scalars: Scalars
+    ) -> Iterator[str]:
+        """What such a call runs, a line for each step or launch."""
+
+    @abstractmethod
+    def ranged(self, ranges: Ranges) -> "Loaded":
+        """The same with every step or launch inside of a range."""
+
+
+def observed(
+    loaded: Loaded,
+    inputs: Sequence[Array],
+    output: Array,
+    addend: Array | None,
+    scalars: Scalars,
+) -> Loaded:
+    """The plan for one such call, which is logged; its steps are inside of ranges if there are."""
+    if LOGGER.logs(Level.TRACE):
+        for line in loaded.trace(inputs, output, addend, scalars):
+            LOGGER.log(Level.TRACE, line)
+    return loaded if LOGGER.ranges is None else loaded.ranged(LOGGER.ranges)
+
+
+def inside_range(ranges: Ranges, name: str, run: Callable[Given, None]) -> Callable[Given, None]:
+    """``run`` between the beginning and the end of a range."""
+
+    def ranged(*arguments: Given.args, **named: Given.kwargs) -> None:
+        ranges.push(name)
+        try:
+            run(*arguments, **named)
+        finally:
+            ranges.pop()
+
+    return ranged
 
 
 class Footprint(NamedTuple):

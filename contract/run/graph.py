@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Any
 
 from contract.errors import InvalidValueError
+from contract.logging import LOGGER, UNWATCHED
 from contract.plan import Plan
 from contract.run.arrays import Array, Recording
 from contract.run.call import BoundCall
@@ -50,7 +51,8 @@ class CapturedContraction:
         recording = self._recording
         if recording is None:
             raise InvalidValueError("A captured contraction that is closed cannot be replayed.")
-        with self._arrays.on(stream):
+        asked = {"output": self.output, "stream": stream}
+        with LOGGER.call("replay", asked) if LOGGER.active else UNWATCHED, self._arrays.on(stream):
             recording.replay()
         return self.output
 

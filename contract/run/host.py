@@ -1,8 +1,8 @@
 """Runs a plan on NumPy arrays: each step is prepared once, then called with the slots' arrays."""
 
 import platform
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from time import perf_counter
 from typing import assert_never
@@ -13,10 +13,22 @@ import numpy as np
 from contract.descriptors import TensorDescriptor
 from contract.heuristics import HOST
 from contract.layout import offset_bounds, packed_strides, span
-from contract.plan import Elementwise, Gemm, Gett, Kind, Permute, Plan, Reduce, Slot, Step
+from contract.logging import Ranges
+from contract.plan import (
+    Elementwise,
+    Gemm,
+    Gett,
+    Kind,
+    Permute,
+    Plan,
+    Reduce,
+    Slot,
+    Step,
+    step_text,
+)
 from contract.plan_files import Identity
 from contract.run.arrays import Arrays
-from contract.run.executor import Footprint, Loaded
+from contract.run.executor import Footprint, Loaded, inside_range
 from contract.run.host_arrays import HostArrays
 from contract.run.host_elementwise import prepare_elementwise, prepare_permute
 from contract.run.host_kernels import SMALL_ELEMENTS, HostKernels, strided_view
@@ -42,6 +54,19 @@ __all__ = ["HostExecutor", "LoadedPlan"]
 
 
 @dataclass(frozen=True, slots=True)
+class _Part:
+    """A step of a plan, prepared with the kernels of ``family``."""
+
+    step: Step
+    family: str
+    prepared: Prepared
+
+    @property
+    def name(self) -> str:
+        return type(self.step).__name__
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class LoadedPlan(Loaded):
     """A plan ready to run on the host: one function for each step, and the memory they need.
 
@@ -49,7 +74,7 @@ class LoadedPlan(Loaded):
     Tiles of elementwise steps, ``tile_bytes``, are the handle's; small steps and NumPy's loops
     allocate ``own_bytes`` themselves. ``product`` is there where the plan is one plain matrix
     product: BLAS then makes the result array itself, which for small matrices is half of the
-    time.
+    time. ``parts`` are what the functions were made of.
     """
 
     plan: Plan
@@ -64,7 +89,9 @@ class LoadedPlan(Loaded):
     pool: MemoryPool
     new_output: Callable[[], Array]
     product: Callable[[Sequence[Array]], Array] | None
-    measured: float | None = None
+    measured: float | None
+    parts: tuple[_Part, ...]
+    addend_part: _Part | None
 
     def __call__(
         self,
@@ -98,6 +125,31 @@ class LoadedPlan(Loaded):
             memory = Memory(memory.workspace[rounded(self.plan.workspace) :], memory.tiles)
         for run in self.runs:
             run(slots, scalars, memory)
+
+    def trace(
+        self, inputs: Sequence[Array], output: Array, addend: Array | None, scalars: Scalars
+    ) -> Iterator[str]:
+        for part in self._parts_of(scalars):
+            needed = part.prepared.workspace + part.prepared.tiles
+            step = step_text(self.plan, part.step)
+            yield f"{step} kernels={part.family} workspace={needed}"
+
+    def _parts_of(self, scalars: Scalars) -> tuple[_Part, ...]:
+        alone = self.addend_part
+        return self.parts if alone is None or scalars[0] != 0 else (alone,)
+
+    def ranged(self, ranges: Ranges) -> "LoadedPlan":
+        alone = self.addend_part
+        return replace(
+            self,
+            runs=tuple(
+                inside_range(ranges, part.name, run)
+                for part, run in zip(self.parts, self.runs, strict=True)
+            ),
+            addend_only=None
+            if alone is None
+            else inside_range(ranges, alone.name, alone.prepared.run),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +197,15 @@ class HostExecutor:
 
     def load(self, plan: Plan, measured: float | None = None) -> LoadedPlan:
         """Prepare every step of ``plan``."""
-        steps = [self._prepare(plan, step) for step in plan.steps]
-        instead = None if plan.addend_only is None else self._prepare(plan, plan.addend_only)
-        every = steps if instead is None else [*steps, instead]
+        parts = tuple(self._prepare(plan, step) for step in plan.steps)
+        alone = None if plan.addend_only is None else self._prepare(plan, plan.addend_only)
+        every = [part.prepared for part in (parts if alone is None else (*parts, alone))]
         panels = max((each.workspace for each in every), default=0)
         return LoadedPlan(
             plan,
             self.arrays,
-            tuple(each.run for each in steps),
-            None if instead is None else instead.run,
+            tuple(part.prepared.run for part in parts),
+            None if alone is None else alone.prepared.run,
             tuple(
                 _temporary(slot, offset)
                 for slot, offset in zip(plan.slots, plan.offsets, strict=True)
@@ -167,6 +219,8 @@ class HostExecutor:
             allocator(plan.slots[plan.output].tensor),
             plain_product(plan),
             measured,
+            parts,
+            alone,
         )
 
     def footprint(self, plan: Plan) -> Footprint:
@@ -189,22 +243,27 @@ class HostExecutor:
         """How many functions Numba has compiled or read from its cache."""
         return 0 if self._chosen is None else self._chosen.specialisations()
 
-    def _prepare(self, plan: Plan, step: Step) -> Prepared:
+    def _prepare(self, plan: Plan, step: Step) -> _Part:
         match step:
             case Gemm():
-                return prepare_gemm(plan, step, self.workers)
+                return _Part(step, "BLAS", prepare_gemm(plan, step, self.workers))
             case Gett(panels=None) if is_small_and_plain(plan, step):
-                return prepare_small(plan, step)
+                return _Part(step, "numpy", prepare_small(plan, step))
             case Gett():
                 family = self._family_for(step.extent(*Kind), SMALL_PRODUCT)
                 prepare = prepare_loops if step.panels is None else prepare_panels
-                return prepare(plan, step, family, self.workers)
+                name = family.name if step.panels is None else f"{family.name}+BLAS"
+                return _Part(step, name, prepare(plan, step, family, self.workers))
             case Permute():
-                return prepare_permute(plan, step, self._family_of(step), self.workers)
+                family = self._family_of(step)
+                return _Part(step, family.name, prepare_permute(plan, step, family, self.workers))
             case Elementwise():
-                return prepare_elementwise(plan, step, self._family_of(step), self.workers)
+                family = self._family_of(step)
+                prepared = prepare_elementwise(plan, step, family, self.workers)
+                return _Part(step, family.name, prepared)
             case Reduce():
-                return prepare_reduce(plan, step, self._family_of(step), self.workers)
+                family = self._family_of(step)
+                return _Part(step, family.name, prepare_reduce(plan, step, family, self.workers))
         assert_never(step)
 
     def _family_of(self, step: Permute | Elementwise | Reduce) -> HostKernels:

@@ -1,16 +1,18 @@
 """Plans for one operation that are tried call by call until the fastest is known."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
 from contract.autotune import Tuning, fastest
+from contract.logging import LOGGER, Level, Ranges
 from contract.plan import Plan
 from contract.run.arrays import Array
-from contract.run.executor import Executor, Loaded, Measurement, Scalars
+from contract.run.executor import Executor, Loaded, Measurement, Scalars, observed
 
 __all__ = ["TunedPlan", "measured_fastest"]
 
+UNTIMED = "tuning: no call is measured while a graph is recorded; the best plan known runs"
 Settled = Callable[["TunedPlan", Loaded, float], None]
 
 
@@ -80,6 +82,8 @@ class TunedPlan(Loaded):
 
     def recordable(self) -> Loaded:
         """The best candidate so far: what a graph holds stays as it is."""
+        if not self.settled:
+            LOGGER.log(Level.HINT, UNTIMED)
         return self.best.recordable()
 
     def __call__(
@@ -94,11 +98,24 @@ class TunedPlan(Loaded):
         if not self._tuning.settled and scalars[0] != 0 and not self.arrays.capturing():
             self._collect()
             at = self._tuning.next()
+        plan = self.best if at is None else self.candidates[at]
+        if LOGGER.active:
+            plan = observed(plan, inputs, output, addend, scalars)
         if at is None:
-            self.best(inputs, output, addend, scalars, workspace)
-            return
-        plan = self.candidates[at]
-        self._measure(at, lambda: plan(inputs, output, addend, scalars, workspace))
+            plan(inputs, output, addend, scalars, workspace)
+        else:
+            self._measure(at, lambda: plan(inputs, output, addend, scalars, workspace))
+
+    def trace(
+        self, inputs: Sequence[Array], output: Array, addend: Array | None, scalars: Scalars
+    ) -> Iterator[str]:
+        """What is not known of a call before it has a candidate."""
+        if not self.settled:
+            known = sum(each is not None for each in self.seconds)
+            yield f"{known} of {len(self.candidates)} candidates measured"
+
+    def ranged(self, ranges: Ranges) -> Loaded:
+        return self
 
     def _measure(self, at: int, run: Callable[[], None]) -> None:
         before = self._executor.preparations()

@@ -16,6 +16,7 @@ MODULES = (
     *("cupy.cuda.stream", "cupy.cuda.device", "cupy.cuda.function", "cupy.cuda.graph"),
     *("cupy.cuda.compiler", "cupy_backends.cuda.api.runtime", "cupy_backends.cuda.api.driver"),
     *("cupy_backends.cuda.libs.cublas", "cupy_backends.cuda.libs.nvrtc"),
+    "cupy_backends.cuda.libs.nvtx",
 )
 
 

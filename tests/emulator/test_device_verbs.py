@@ -19,6 +19,7 @@ from contract import request
 from contract.handle import device_handle
 from contract.heuristics import HOST
 from contract.layout import offset_bounds
+from contract.logging import Ranges
 from contract.plan import Plan
 from contract.run.device_arrays import DeviceArrays
 from contract.run.executor import Footprint, Loaded, Scalars
@@ -60,6 +61,12 @@ class Borrowed(Loaded):
         c = None if addend is None else mirrored(addend)
         self.host([mirrored(x) for x in inputs], result, c, scalars, None)
         output[...] = cupy.asarray(np.ascontiguousarray(result).reshape(output.shape))
+
+    def trace(self, *given: Any) -> Iterator[str]:
+        yield "runs on the host"
+
+    def ranged(self, ranges: Ranges) -> "Borrowed":
+        return self
 
 
 class BorrowedExecutor:

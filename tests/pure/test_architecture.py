@@ -27,7 +27,7 @@ LEVELS = (
     {"kernels.reduce", "kernels.slices", "verification", "advice"},
     {"kernels.lower", "plan_files", "information"},
     {"run.explain", "run.workers", "run.blas_threads", "run.host_views", "run.cupy_module"},
-    {"run.processor", "run.driver_library", "run.tensor_maps", "run.kernel_modules"},
+    {"run.processor", "run.driver_library", "run.tensor_maps", "run.kernel_modules", "nvtx"},
     {"run.arrays"},
     {"run.device_graphs"},
     {"run.executor", "run.host_arrays", "run.device_arrays"},

@@ -21,6 +21,8 @@ class Counters:
 
     ``synchronisations`` are waits of the host for a device, those inside of copies included.
     ``elementwise`` are kernels of CuPy itself: fills, conversions and copies of strided arrays.
+    ``ranges`` of NVTX are paths of names, ``contract/multiply`` for one inside of another;
+    ``open_ranges`` have not been closed.
     """
 
     synchronisations: int = 0
@@ -32,6 +34,8 @@ class Counters:
     driver_frees: int = 0
     compilations: int = 0
     graph_launches: int = 0
+    ranges: list[str] = field(default_factory=list)
+    open_ranges: list[str] = field(default_factory=list)
     launches: list[Launch] = field(default_factory=list)
     products: list[Launch] = field(default_factory=list)
 

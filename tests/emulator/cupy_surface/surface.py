@@ -13,7 +13,7 @@ import numpy as np
 
 from ..device import Options
 from ..driver_library import library
-from . import arrays, blas, memory, modules, pool, programs, runtime, streams
+from . import arrays, blas, memory, modules, nvtx, pool, programs, runtime, streams
 from .capture import Mode
 from .counters import Counters
 from .creation import Functions
@@ -167,6 +167,7 @@ def _modules(driver: Driver) -> dict[str, ModuleType]:
     found["cupy.cuda"].__dict__["cublas"] = found["cupy_backends.cuda.libs.cublas"]
     found["cupy.cuda"].__dict__["driver"] = found["cupy_backends.cuda.api.driver"]
     found["cupy.cuda"].__dict__["nvrtc"] = found["cupy_backends.cuda.libs.nvrtc"]
+    found["cupy.cuda"].__dict__["nvtx"] = found["cupy_backends.cuda.libs.nvtx"]
     classes.functions.module = found["cupy"]
     return found
 
@@ -191,6 +192,7 @@ def _backends(driver: Driver) -> dict[str, ModuleType]:
         },
         ".cuda.libs": {},
         ".cuda.libs.cublas": {**blas.CONSTANTS, **products, "CUBLASError": CUBLASError},
+        ".cuda.libs.nvtx": nvtx.functions(driver.counters),
         ".cuda.libs.nvrtc": {**programs.functions(), "NVRTCError": programs.NVRTCError},
     }
     return {f"cupy_backends{name}": _module(f"cupy_backends{name}", v) for name, v in names.items()}
