@@ -267,6 +267,8 @@ class Handle:
         record = self._read.get((operation, preference))
         if record is None and self.store is not None:
             record = self.store.find(operation, preference)
+            if self.store.refused is not None:
+                LOGGER.log(Level.HINT, f"plans on disk are not used: {self.store.refused}")
         if record is None or not self._is_within_limits(record.plan, preference):
             return None
         if LOGGER.logs(Level.INFO):

@@ -1,11 +1,13 @@
 """Bugs planted in the kernels, one at a time: every one has to be noticed.
 
 The checks are small versions of those in test_kernel_*.py; they pass on the kernels as they are.
+By default the first bug of each check is planted, with --exhaustive all of them.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,6 +55,7 @@ def lowered_for_hopper(plan: Plan, step: Gett) -> tuple[KernelCall, ...]:
 
 
 Change = Callable[[str], str]
+Check = Callable[[Device, Change], None]
 
 
 def compute(
@@ -287,7 +290,7 @@ class Bug:
     name: str
     old: str
     new: str
-    check: Callable[[Device, Change], None]
+    check: Check
 
     def plant(self, text: str) -> str:
         """The source with the bug; where the kernel has no such line, as it is."""
@@ -414,7 +417,18 @@ BUGS = (
 )
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=[bug.name for bug in BUGS])
+def planted_by_default() -> list[Any]:
+    """Every bug as a parameter; those of a check after the first are exhaustive."""
+    checks: set[Check] = set()
+    found = []
+    for bug in BUGS:
+        marks = [pytest.mark.exhaustive] if bug.check in checks else []
+        found.append(pytest.param(bug, id=bug.name, marks=marks))
+        checks.add(bug.check)
+    return found
+
+
+@pytest.mark.parametrize("bug", planted_by_default())
 def test_a_planted_bug_is_noticed(device: Device, bug: Bug) -> None:
     planted = []
 
