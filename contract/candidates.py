@@ -13,11 +13,14 @@ __all__ = ["Machine", "options"]
 Machine = Cpu | Architecture
 
 
-def options(problem: ProductProblem, machine: Machine) -> list[Option]:
-    """Every way to solve ``problem`` that the machine has, unordered, at least one."""
+def options(problem: ProductProblem, machine: Machine, brief: bool = False) -> list[Option]:
+    """Every way to solve ``problem`` that the machine has, unordered, at least one.
+
+    With ``brief`` ways that are certain to lose may be left out.
+    """
     match machine:
         case Cpu():
-            return host_options(problem, machine)
+            return host_options(problem, machine, brief)
         case Architecture():
             return device_options(problem, machine)
     assert_never(machine)

@@ -155,7 +155,9 @@ class Contraction:
     is the minimum accuracy (None: the default for the types). ``dtype`` is the type whose row
     of the tables governs; empty: the type the operands have in common, which D then has too.
     ``labels`` name the modes once they are numbers. With ``free_layout`` the plan may choose
-    D's memory order. alpha and beta belong to execution; whether C is read stands here.
+    D's memory order. ``same`` has for each input the first one that always holds the same
+    elements; empty: each holds its own. alpha and beta belong to execution; whether C is read
+    stands here.
     """
 
     inputs: tuple[Operand, ...]
@@ -165,13 +167,28 @@ class Contraction:
     dtype: str = ""
     compute: ComputeType | None = None
     free_layout: bool = False
+    same: tuple[int, ...] = ()
     rule: Rule = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.inputs:
             raise InvalidValueError("A contraction needs at least one operand.")
+        _check_same(self.same, self.inputs)
         _number_modes(self, "addend")
         _find_rule(self, Family.CONTRACTION, self.addend)
+
+
+def _check_same(same: tuple[int, ...], inputs: tuple[Operand, ...]) -> None:
+    if same and len(same) != len(inputs):
+        raise InvalidValueError(
+            f"same has one number for each input: {len(inputs)} inputs, {len(same)} numbers."
+        )
+    for at, first in enumerate(same):
+        if not 0 <= first <= at or inputs[first].tensor != inputs[at].tensor:
+            raise InvalidValueError(
+                f"An input is the same as an earlier one of its layout and type: input {at} is "
+                f"not the same as input {first}."
+            )
 
 
 @dataclass(frozen=True, slots=True)

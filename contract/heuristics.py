@@ -36,6 +36,7 @@ class Cpu:
     shared_cache_bandwidth: float  # the same inside the cache all cores share
     transpose_rate: float  # elements moved between two different stride-1 modes
     call: float  # one call of a step from Python
+    panels: float  # one Gett by panels: its memory and its kernels' arguments
     block: float  # one block of a Gett: packing, a product, unpacking
     product: float  # one matrix product inside a batch
     line: int  # bytes that move together; shorter runs waste the rest
@@ -104,7 +105,8 @@ HOST = Cpu(
     cache_bandwidth=60e9,
     shared_cache_bandwidth=30e9,
     transpose_rate=2.0e9,
-    call=2e-6,
+    call=4e-6,
+    panels=45e-6,
     block=12e-6,
     product=0.4e-6,
     line=64,

@@ -33,10 +33,11 @@ __all__ = ["host_options"]
 BLAS = Blas(adds=False, halves=False)  # NumPy's matmul
 
 
-def host_options(problem: ProductProblem, cpu: Cpu) -> list[Option]:
+def host_options(problem: ProductProblem, cpu: Cpu, brief: bool = False) -> list[Option]:
     """Every way to solve ``problem`` on the host, unordered, at least one.
 
-    A mode summed over that one operand has not is left to the loops.
+    A mode summed over that one operand has not is left to the loops. With ``brief`` nothing is
+    looked for that packs where one matrix product on the operands as they lie does it all.
     """
     loops = loop_table(problem)
     found = [_loop_option(problem, loops, cpu)]
@@ -47,6 +48,8 @@ def host_options(problem: ProductProblem, cpu: Cpu) -> list[Option]:
         found.append(
             Option(Algo.GEMM, _gemm_seconds(step, cpu), why_gemm(step), (step,), problem.d)
         )
+        if brief and step.extent(Kind.BATCH) == 1:
+            return found
     if prod(loop.extent for loop in loops) > cpu.loop_product:
         found += panel_options(problem, loops, cpu)
     found += _transposed_options(problem, loops, cpu)

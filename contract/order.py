@@ -69,14 +69,17 @@ def is_path_name(name: str) -> bool:
 
 
 def _optimized(inputs: Sequence[Modes], output: Modes, extents: Sequence[int], path: Any) -> Path:
+    """What the optimizer finds; those of opt_einsum are told numbers, all others characters."""
     import opt_einsum
 
-    names = [opt_einsum.get_symbol(mode) for mode in range(len(extents))]
-    terms = [[names[mode] for mode in sorted(modes)] for modes in inputs]
-    equation = ",".join(map("".join, terms)) + "->" + "".join(names[m] for m in sorted(output))
-    shapes = [tuple(extents[mode] for mode in sorted(modes)) for modes in inputs]
-    optimizer = "auto" if path is True else path
-    found, _ = opt_einsum.contract_path(equation, *shapes, shapes=True, optimize=optimizer)
+    if isinstance(path, (str, bool)):
+        find = opt_einsum.paths.get_path_fn("auto" if path is True else path)
+        found = find(list(inputs), output, dict(enumerate(extents)), None)
+    else:
+        names = [opt_einsum.get_symbol(mode) for mode in range(len(extents))]
+        terms = [frozenset(names[mode] for mode in modes) for modes in inputs]
+        kept = frozenset(names[mode] for mode in output)
+        found = path(terms, kept, dict(zip(names, extents, strict=True)), None)
     return tuple(tuple(group) for group in found)
 
 

@@ -38,9 +38,22 @@ class Permuted:
 
 
 def matrix_orders(loops: tuple[Loop, ...]) -> Iterator[Orders]:
-    """The loops of each kind in the order in which one of the two tensors that have it does."""
-    for m, n, k in combinations((STRIDE_A, STRIDE_D), (STRIDE_B, STRIDE_D), (STRIDE_A, STRIDE_B)):
-        yield orders_of(loops, m, n, k)
+    """The loops of each kind in the order in which one of the two tensors that have it does.
+
+    Where both have the same order there is one.
+    """
+    choices = {
+        Kind.M: (STRIDE_A, STRIDE_D),
+        Kind.N: (STRIDE_B, STRIDE_D),
+        Kind.K: (STRIDE_A, STRIDE_B),
+        Kind.BATCH: (STRIDE_D,),
+    }
+    orders = [
+        dict.fromkeys(_sorted(loops, kind, stride) for stride in strides)
+        for kind, strides in choices.items()
+    ]
+    for each in combinations(*orders):
+        yield dict(zip(choices, each, strict=True))
 
 
 def orders_of(loops: tuple[Loop, ...], m: Stride, n: Stride, k: Stride) -> Orders:

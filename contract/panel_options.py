@@ -58,12 +58,23 @@ class _Shape:
             yield self.k
 
 
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """A product's loops, in the order in which their blocks are visited, and what it runs on."""
+
+    loops: tuple[Loop, ...]
+    visits: tuple[int, ...]
+    dtype: str
+    cpu: Cpu
+
+
 def panel_options(problem: ProductProblem, loops: tuple[Loop, ...], cpu: Cpu) -> Iterator[Option]:
     """Every choice of packed operands, with the cheapest blocking for each."""
+    visits = tuple(sorted(range(len(loops)), key=lambda at: block_rank(loops[at])))
+    space = _Space(loops, visits, problem.dtype, cpu)
     for shape in _shapes(problem, loops):
-        blockings = _blockings(shape, loops, problem, cpu)
         seconds, blocks = min(
-            (_panel_seconds(shape, blocks, loops, problem, cpu), blocks) for blocks in blockings
+            (_panel_seconds(shape, blocks, space), blocks) for blocks in _blockings(shape, space)
         )
         step = replace(product_step(Gett, problem, loops), panels=_panels(shape, blocks, loops))
         packed = "".join(
@@ -223,10 +234,9 @@ _BLOCKED_KINDS = (
 )
 
 
-def _blockings(
-    shape: _Shape, loops: tuple[Loop, ...], problem: ProductProblem, cpu: Cpu
-) -> Iterator[tuple[int, ...]]:
+def _blockings(shape: _Shape, space: _Space) -> Iterator[tuple[int, ...]]:
     """Block extents worth costing: everything whole, or the loops of some kinds cut to fit."""
+    loops = space.loops
     whole = [1 if at in shape.outer_k else loop.extent for at, loop in enumerate(loops)]
     yield tuple(whole)
     packed = [
@@ -241,25 +251,25 @@ def _blockings(
     for kinds in _BLOCKED_KINDS[1:]:
         cut = [at for at, loop in enumerate(loops) if loop.kind in kinds and whole[at] > 1]
         touched = [stride for stride in packed if any(stride(loops[at]) for at in cut)]
-        if touched:
-            for budget in cpu.panel_bytes:
-                elements = budget // item_size(problem.dtype)
-                yield _grow_blocks(shape, loops, whole, cut, touched, elements, cpu, problem)
+        most = _panel_elements(loops, whole, touched)
+        for budget in space.cpu.panel_bytes:
+            elements = budget // item_size(space.dtype)
+            if touched and most > elements:  # else all blocks grow until they are whole
+                yield _grow_blocks(shape, space, whole, cut, touched, elements)
 
 
 def _grow_blocks(
     shape: _Shape,
-    loops: tuple[Loop, ...],
+    space: _Space,
     whole: list[int],
     cut: list[int],
     touched: list[Stride],
     elements: int,
-    cpu: Cpu,
-    problem: ProductProblem,
 ) -> tuple[int, ...]:
     """Double the loops of ``cut`` in turn, nearest in memory first, until panels are full."""
+    loops = space.loops
     blocks = [1 if at in cut else size for at, size in enumerate(whole)]
-    line = 2 * cpu.line // item_size(problem.dtype)
+    line = 2 * space.cpu.line // item_size(space.dtype)
     queues = [
         sorted((at for at in cut if stride(loops[at])), key=lambda at: abs(stride(loops[at])))
         for stride in (*touched, *_direct(shape))
@@ -322,33 +332,28 @@ def _panel_elements(loops: tuple[Loop, ...], blocks: list[int], touched: list[St
     )
 
 
-def _panel_seconds(
-    shape: _Shape,
-    blocks: tuple[int, ...],
-    loops: tuple[Loop, ...],
-    problem: ProductProblem,
-    cpu: Cpu,
-) -> float:
+def _panel_seconds(shape: _Shape, blocks: tuple[int, ...], space: _Space) -> float:
     """Blocks, packing and unpacking, reading what is not packed, and the matrix products."""
+    loops, dtype, cpu = space.loops, space.dtype, space.cpu
     counts = [ceil(loop.extent / block) for loop, block in zip(loops, blocks, strict=True)]
     sizes = [loop.extent / count for loop, count in zip(loops, counts, strict=True)]
     m, n, k, batch = (
-        ceil(prod(sizes[at] for at in part)) for part in (shape.m, shape.n, shape.k, shape.batch)
+        ceil(prod([sizes[at] for at in part])) for part in (shape.m, shape.n, shape.k, shape.batch)
     )
     blocks_count = prod(counts)
-    products = cpu.product_seconds(batch, m, n, k, problem.dtype)
+    products = cpu.product_seconds(batch, m, n, k, dtype)
     products *= cpu.imbalance(blocks_count, m * n * k)
-    seconds = cpu.call + blocks_count * (cpu.block + products)
+    seconds = cpu.call + cpu.panels + blocks_count * (cpu.block + products)
     # Every block of k after the first is added to the sum so far.
     blocks_of_k = prod(c for loop, c in zip(loops, counts, strict=True) if loop.kind is Kind.K)
     sums = prod(loop.extent for loop in loops if loop.kind is not Kind.K)
-    seconds += (blocks_of_k - 1) * cpu.add_seconds(sums, problem.dtype)
+    seconds += (blocks_of_k - 1) * cpu.add_seconds(sums, dtype)
     for stride, packed, pair in (
         (STRIDE_A, shape.pack_a, (shape.m, shape.k)),
         (STRIDE_B, shape.pack_b, (shape.k, shape.n)),
         (STRIDE_D, shape.pack_d, (shape.m, shape.n)),
     ):
-        seconds += _operand_seconds(stride, packed, pair, blocks, counts, loops, problem, cpu)
+        seconds += _operand_seconds(stride, packed, pair, blocks, counts, space)
     return seconds
 
 
@@ -358,27 +363,26 @@ def _operand_seconds(
     pair: tuple[tuple[int, ...], tuple[int, ...]],
     blocks: tuple[int, ...],
     counts: list[int],
-    loops: tuple[Loop, ...],
-    problem: ProductProblem,
-    cpu: Cpu,
+    space: _Space,
 ) -> float:
+    loops, dtype = space.loops, space.dtype
     own = [(loop, block) for loop, block in zip(loops, blocks, strict=True) if stride(loop)]
     mine, sizes = [loop for loop, _ in own], [block for _, block in own]
     run = run_length(mine, stride, sizes)
-    elements = extent_of(mine) * _times_packed(stride, counts, loops)
+    elements = extent_of(mine) * _times_packed(stride, counts, space)
     if not packed:
-        return cpu.stream_seconds(elements, run, problem.dtype)
+        return space.cpu.stream_seconds(elements, run, dtype)
     transposed = bool(mine) and not any(
         chain and abs(stride(loops[chain[0]])) == min(abs(stride(loop)) for loop in mine)
         for chain in pair
     )
-    return cpu.copy_seconds(elements, run, problem.dtype, transposed, panel=prod(sizes))
+    return space.cpu.copy_seconds(elements, run, dtype, transposed, panel=prod(sizes))
 
 
-def _times_packed(stride: Stride, counts: list[int], loops: tuple[Loop, ...]) -> int:
+def _times_packed(stride: Stride, counts: list[int], space: _Space) -> int:
     """How often an operand is packed: blocks run l, then m and n, then k fastest."""
-    order = sorted(range(len(loops)), key=lambda at: block_rank(loops[at]))
-    mine = [i for i, at in enumerate(order) if stride(loops[at]) and counts[at] > 1]
+    loops, order = space.loops, space.visits
+    mine = [i for i, at in enumerate(order) if counts[at] > 1 and stride(loops[at])]
     if stride is STRIDE_D or not mine:
         return 1
     return prod(counts[at] for at in order[: mine[-1]] if not stride(loops[at]))

@@ -34,6 +34,7 @@ __all__ = [
     "Source",
     "Step",
     "View",
+    "lifetimes",
     "modes_text",
     "slot_name",
     "step_bytes",
@@ -331,6 +332,16 @@ class Plan:
             first += decision.steps
 
     @property
+    def peak_bytes(self) -> int:
+        """Bytes of the temporary tensors alive together, where they are most."""
+        alive = lifetimes(self.slots, self.steps)
+        sizes = [0] * len(self.steps)
+        for slot, (first, last) in alive.items():
+            for at in range(first, last + 1):
+                sizes[at] += self.slots[slot].bytes
+        return max(sizes, default=0)
+
+    @property
     def largest_intermediate(self) -> int:
         """Elements of the largest temporary tensor; 0 without temporaries."""
         sizes = (prod(s.tensor.extents) for s in self.slots if s.kind is SlotKind.TEMPORARY)
@@ -371,6 +382,16 @@ def step_slots(step: Step) -> Iterator[int]:
         case Permute() | Elementwise() | Reduce():
             yield from (source.view.slot for source in _sources(step))
             yield step.target.slot
+
+
+def lifetimes(slots: Sequence[Slot], steps: Sequence[Step]) -> dict[int, tuple[int, int]]:
+    """For each temporary slot the step that writes it and the last that reads it."""
+    found: dict[int, tuple[int, int]] = {}
+    for at, step in enumerate(steps):
+        for slot in step_slots(step):
+            if slots[slot].kind is SlotKind.TEMPORARY:
+                found[slot] = found.get(slot, (at, at))[0], at
+    return found
 
 
 def step_bytes(plan: Plan, step: Step) -> int:

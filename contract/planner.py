@@ -5,8 +5,9 @@ not is summed before anything else; a mode of stride 0 is dropped where another 
 modes of extent 1 do not take part.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise as neighbours
 from math import prod
 
 from contract.candidates import Machine, options
@@ -25,6 +26,7 @@ from contract.errors import InvalidValueError, NotSupportedError
 from contract.expression import mode_extents
 from contract.heuristics import HOST
 from contract.layout import diagonal, packed_strides
+from contract.network import Layout, Twin, mode_orders, scheduled, twins
 from contract.operators import BinaryOperator, Operator
 from contract.order import Pair, pairwise
 from contract.plan import (
@@ -40,9 +42,10 @@ from contract.plan import (
     Source,
     Step,
     View,
+    lifetimes,
     step_slots,
 )
-from contract.products import Option, ProductProblem, Term
+from contract.products import Option, ProductProblem, Term, numbered
 from contract.workspace import Lifetime, place, rounded
 
 __all__ = ["addend_alone", "make_plan", "operation_extents"]
@@ -189,6 +192,7 @@ class _Builder:
         self.accumulator = operation.rule.accumulator
         self.steps: list[Step] = []
         self.considered: list[Decision] = []
+        self.known: dict[ProductProblem, list[Option]] = {}
         self.most_candidates = 1  # over all products, of the preferred algorithm
 
     # --- the whole operation --------------------------------------------------------------
@@ -205,6 +209,8 @@ class _Builder:
             case Reduction():
                 self._reduction(operation, terms[0])
             case Contraction():
+                slots = operation.same or range(self.count)
+                terms = [replace(each, slot=at) for each, at in zip(terms, slots, strict=True)]
                 self._contraction(terms, set(self.target.modes))
 
     def finish(self) -> Plan:
@@ -241,18 +247,10 @@ class _Builder:
         return prod(self.extents) * each * (4 if is_complex(self.accumulator) else 1)
 
     def _place(self) -> tuple[tuple[int, ...], int]:
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        for at, step in enumerate(self.steps):
-            for slot in step_slots(step):
-                first.setdefault(slot, at)
-                last[slot] = at
-        temporaries = [i for i, s in enumerate(self.slots) if s.kind is SlotKind.TEMPORARY]
-        placed, size = place(
-            [Lifetime(self.slots[i].bytes, first[i], last[i]) for i in temporaries]
-        )
+        alive = lifetimes(self.slots, self.steps)
+        placed, size = place([Lifetime(self.slots[i].bytes, *span) for i, span in alive.items()])
         offsets = [-1] * len(self.slots)
-        for slot, offset in zip(temporaries, placed, strict=True):
+        for slot, offset in zip(alive, placed, strict=True):
             offsets[slot] = offset
         return tuple(offsets), size
 
@@ -334,26 +332,54 @@ class _Builder:
             return
         terms = [self._in_its_own_type(term) for term in _without_broadcasts(terms)]
         terms = self._reduce_lone_modes(terms, needed)
-        pairs = pairwise(
-            [frozenset(term.modes) for term in terms],
-            frozenset(needed),
-            self.extents,
-            self.preference.path,
+        pairs = self._pairs(terms, needed)
+        same = self._twins(terms, pairs)
+        orders = self._mode_orders(terms, pairs, target, same)
+        for pair, order in zip(pairs[:-1], orders, strict=False):
+            twin = same.get(len(terms))
+            if twin is None:
+                intermediate = self._packed(len(self.slots), order, self.accumulator)
+                terms.append(self._product(terms, pair, intermediate))
+            else:
+                terms.append(_renamed(terms[twin.source], twin))
+        if self._is_free(target):
+            target = self._packed(target.slot, orders[-1], target.dtype)
+        self._product(terms, pairs[-1], target, addend, scaled)
+
+    def _pairs(self, terms: Sequence[Term], needed: set[int]) -> tuple[Pair, ...]:
+        """The products in an order that keeps little memory alive."""
+        modes = [frozenset(term.modes) for term in terms]
+        pairs = pairwise(modes, frozenset(needed), self.extents, self.preference.path)
+        return scheduled(pairs, len(terms), self._elements)
+
+    def _twins(self, terms: Sequence[Term], pairs: Sequence[Pair]) -> dict[int, Twin]:
+        """The products to share; under a limit none, for what is shared is kept longer."""
+        if self.preference.temporary_limit is not None:
+            return {}
+        return twins(pairs, [(replace(term, modes=()), term.modes) for term in terms])
+
+    def _mode_orders(
+        self,
+        terms: Sequence[Term],
+        pairs: Sequence[Pair],
+        target: Term,
+        same: Mapping[int, Twin],
+    ) -> tuple[tuple[int, ...], ...]:
+        end = None if self._is_free(target) else self._layout(target)
+        return mode_orders([self._layout(term) for term in terms], pairs, self.extents, end, same)
+
+    def _layout(self, term: Term) -> Layout:
+        """The order of a term's modes, and where it is not contiguous."""
+        order = term.fastest_first
+        contiguous = (
+            term.stride(slow) == term.stride(fast) * self.extents[fast]
+            for fast, slow in neighbours(order)
         )
-        for at, pair in enumerate(pairs):
-            last = at == len(pairs) - 1
-            result = target if last else None
-            terms.append(
-                self._product(
-                    terms[pair.left],
-                    terms[pair.right],
-                    pair,
-                    result,
-                    addend if last else None,
-                    scaled and last,
-                    _consumer(pairs, at, terms),
-                )
-            )
+        gaps = (fast for fast, joined in zip(order, contiguous, strict=False) if not joined)
+        return Layout(order, frozenset(gaps))
+
+    def _is_free(self, target: Term) -> bool:
+        return target.slot == self.count and self.free_layout
 
     def _single(
         self,
@@ -408,44 +434,55 @@ class _Builder:
     def _fits(self, modes: Sequence[int]) -> bool:
         """Whether a temporary with these modes is within the workspace limit."""
         limit = self.preference.temporary_limit
-        size = prod(self.extents[mode] for mode in modes) * item_size(self.accumulator)
+        size = self._elements(modes) * item_size(self.accumulator)
         return limit is None or rounded(size) <= limit
 
     def _product(
         self,
-        a: Term,
-        b: Term,
+        terms: Sequence[Term],
         pair: Pair,
-        target: Term | None,
-        addend: Term | None,
-        scaled: bool,
-        consumer: frozenset[int],
+        d: Term,
+        addend: Term | None = None,
+        scaled: bool = False,
     ) -> Term:
-        next_slot = len(self.slots) + (target is None)
-        problems = [
+        """The steps of one product; ``d`` becomes a temporary, or the layout of a free output."""
+        temporary = d.slot == len(self.slots)
+        problem, names = numbered(
             ProductProblem(
-                *(a, b, d, addend, self.extents, self.accumulator, scaled, next_slot),
+                *(terms[pair.left], terms[pair.right], d, addend, self.extents, self.accumulator),
+                *(scaled, len(self.slots) + temporary),
                 compute=self.operation.rule.compute,
             )
-            for d in self._targets(a, b, pair, target, consumer)
-        ]
-        found = sorted(
-            (each for problem in problems for each in options(problem, self.machine)),
-            key=lambda option: option.seconds,
         )
+        found = self._options(problem)
         chosen = self._choose(found)
-        if target is None:
-            self._temporary_like(chosen.d)
-        elif self.free_layout:
-            self._laid_out(target, list(chosen.d.fastest_first))
+        if temporary:
+            self._temporary_like(d)
+        elif self._is_free(d):
+            self._laid_out(d, list(d.fastest_first))
         self.slots += [Slot(SlotKind.TEMPORARY, tensor) for tensor in chosen.temporaries]
         row = tuple(
             Candidate(each.algo, each.seconds, each.reason, each is chosen, each.copying)
             for each in found
         )
-        self.steps += chosen.steps
+        self.steps += map(names.named, chosen.steps)
         self.considered.append(Decision(len(chosen.steps), row))
-        return chosen.d
+        return d
+
+    def _options(self, problem: ProductProblem) -> list[Option]:
+        """The ways to do a product by increasing time; networks have many products alike."""
+        found = self.known.get(problem)
+        if found is None:
+            found = options(problem, self.machine, brief=self._is_brief())
+            found.sort(key=lambda option: option.seconds)
+            self.known[problem] = found
+        return found
+
+    def _is_brief(self) -> bool:
+        """Whether only the winner matters: in networks, unless something particular is asked."""
+        asked = self.preference
+        plain = asked.algo is Algo.DEFAULT and asked.kernel_rank == 0
+        return plain and asked.temporary_limit is None and self.count > 2
 
     def _choose(self, found: list[Option]) -> Option:
         wanted = self.preference.algo
@@ -459,24 +496,11 @@ class _Builder:
         self.most_candidates = max(self.most_candidates, len(usable))
         return usable[min(self.preference.kernel_rank, len(usable) - 1)]
 
-    def _targets(
-        self, a: Term, b: Term, pair: Pair, target: Term | None, consumer: frozenset[int]
-    ) -> list[Term]:
-        """The result as it must be, or in every mode order worth costing where it is free."""
-        if target is not None and not self.free_layout:
-            return [target]
-        free = Term(len(self.slots), (), (), self.accumulator) if target is None else target
-        orders = dict.fromkeys(_orders(a, b, pair.modes, consumer))
-        return [
-            replace(free, modes=order, strides=packed_strides([self.extents[m] for m in order]))
-            for order in orders
-        ]
-
     # --- slots and steps ------------------------------------------------------------------
 
     def _laid_out(self, target: Term, order: Sequence[int]) -> Term:
         """The target in memory order ``order`` (fastest first) where its layout is free."""
-        if target.slot != self.count or not self.free_layout:
+        if not self._is_free(target):
             return target
         modes = (*order, *(mode for mode in target.modes if mode not in order))
         strides = packed_strides([self.extents[mode] for mode in modes])
@@ -489,13 +513,19 @@ class _Builder:
         return replace(target, strides=tuple(by_mode[mode] for mode in target.modes))
 
     def _temporary(self, modes: tuple[int, ...], dtype: str) -> Term:
-        extents = [self.extents[mode] for mode in modes]
-        return self._temporary_like(Term(len(self.slots), modes, packed_strides(extents), dtype))
+        return self._temporary_like(self._packed(len(self.slots), modes, dtype))
+
+    def _packed(self, slot: int, modes: tuple[int, ...], dtype: str) -> Term:
+        """A tensor of its own in a slot, its modes given fastest first."""
+        return Term(slot, modes, packed_strides([self.extents[m] for m in modes]), dtype)
 
     def _temporary_like(self, term: Term) -> Term:
         tensor = TensorDescriptor(self._extents_of(term), term.strides, term.dtype)
         self.slots.append(Slot(SlotKind.TEMPORARY, tensor))
         return term
+
+    def _elements(self, modes: Iterable[int]) -> int:
+        return prod(self.extents[mode] for mode in modes)
 
     def _extents_of(self, term: Term) -> tuple[int, ...]:
         return tuple(self.extents[mode] for mode in term.modes)
@@ -508,37 +538,6 @@ class _Builder:
         self.considered.append(Decision(1, (only,)))
 
 
-def _consumer(pairs: Sequence[Pair], at: int, terms: Sequence[Term]) -> frozenset[int]:
-    """The modes that the next reader of the ``at``-th result sums over, as far as is known."""
-    result = len(terms)
-    for pair in pairs[at + 1 :]:
-        if result in (pair.left, pair.right):
-            return pairs[at].modes - pair.modes
-    return frozenset()
-
-
-def _orders(
-    a: Term, b: Term, modes: frozenset[int], summed_next: frozenset[int]
-) -> Iterable[tuple[int, ...]]:
-    """Mode orders for a free result: matrices as they come, and ready for the next product.
-
-    With the modes summed next in the middle (m kept, m summed, n summed, n kept) or in front,
-    the next product finds them as one loop.
-    """
-    batch = tuple(m for m in a.fastest_first if m in b.modes and m in modes)
-    m = tuple(mode for mode in a.fastest_first if mode in modes and mode not in batch)
-    n = tuple(mode for mode in b.fastest_first if mode in modes and mode not in batch)
-    yield (*m, *n, *batch)
-    yield (*n, *m, *batch)
-    yield (*batch, *m, *n)
-    if summed_next:
-        kept_m, next_m = _split(m, summed_next)
-        kept_n, next_n = _split(n, summed_next)
-        yield (*kept_m, *next_m, *next_n, *kept_n, *batch)
-        yield (*next_m, *next_n, *kept_m, *kept_n, *batch)
-
-
-def _split(
-    modes: tuple[int, ...], chosen: frozenset[int]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return tuple(m for m in modes if m not in chosen), tuple(m for m in modes if m in chosen)
+def _renamed(term: Term, twin: Twin) -> Term:
+    """The same tensor under the names of its twin."""
+    return replace(term, modes=tuple(twin.modes[mode] for mode in term.modes))

@@ -8,12 +8,24 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from operator import attrgetter
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 from contract.compute import ComputeType, item_size
 from contract.descriptors import Algo, TensorDescriptor
 from contract.operators import BinaryOperator, Operator
-from contract.plan import Elementwise, Gemm, Gett, Kind, Loop, Scalar, Source, Step, View
+from contract.plan import (
+    Elementwise,
+    Gemm,
+    Gett,
+    Kind,
+    Loop,
+    Permute,
+    Reduce,
+    Scalar,
+    Source,
+    Step,
+    View,
+)
 from contract.workspace import ALIGNMENT
 
 __all__ = [
@@ -21,6 +33,7 @@ __all__ = [
     "STRIDE_B",
     "STRIDE_C",
     "STRIDE_D",
+    "Names",
     "Option",
     "ProductProblem",
     "Stride",
@@ -33,12 +46,14 @@ __all__ = [
     "is_direct",
     "is_matrix",
     "loop_table",
+    "numbered",
     "product_step",
     "run_length",
 ]
 
 Stride = Callable[[Loop], int]
 ProductStep = TypeVar("ProductStep", Gemm, Gett)
+PassStep = TypeVar("PassStep", Permute, Elementwise, Reduce)
 STRIDE_A: Stride = attrgetter("a")
 STRIDE_B: Stride = attrgetter("b")
 STRIDE_D: Stride = attrgetter("d")
@@ -117,6 +132,68 @@ class Option:
         return sum(prod(t.extents) * item_size(t.dtype) for t in self.temporaries)
 
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What slots and modes numbered from 0 are called elsewhere; further slots count on there."""
+
+    slots: tuple[int, ...]
+    modes: tuple[int, ...]
+    next_slot: int
+
+    def slot(self, number: int) -> int:
+        """The slot with this number."""
+        known = len(self.slots)
+        return self.slots[number] if number < known else self.next_slot + number - known
+
+    def named(self, step: Step) -> Step:
+        """The step on the slots and modes themselves."""
+        match step:
+            case Gemm() | Gett():
+                loops = tuple(replace(x, modes=self._modes(x.modes)) for x in step.loops)
+                c = None if step.c is None else self.slot(step.c)
+                a, b, d = self.slot(step.a), self.slot(step.b), self.slot(step.d)
+                return replace(step, a=a, b=b, d=d, c=c, loops=loops)
+            case Elementwise():
+                sources = tuple(map(self._source, step.sources))
+                return self._pass(replace(step, sources=sources))
+            case Permute():
+                return self._pass(replace(step, source=self._source(step.source)))
+            case Reduce():
+                addend = None if step.addend is None else self._source(step.addend)
+                return self._pass(replace(step, source=self._source(step.source), addend=addend))
+        assert_never(step)
+
+    def _pass(self, step: PassStep) -> PassStep:
+        return replace(step, target=self._view(step.target), modes=self._modes(step.modes))
+
+    def _source(self, source: Source) -> Source:
+        return replace(source, view=self._view(source.view))
+
+    def _view(self, view: View) -> View:
+        return View(self.slot(view.slot), view.strides)
+
+    def _modes(self, modes: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(self.modes[mode] for mode in modes)
+
+
+def numbered(problem: ProductProblem) -> tuple[ProductProblem, Names]:
+    """The problem with slots and modes numbered as they appear: alike for like products."""
+    terms = [problem.a, problem.b, problem.d, *([] if problem.c is None else [problem.c])]
+    modes: dict[int, int] = {}
+    plain = [
+        replace(term, slot=at, modes=tuple(modes.setdefault(x, len(modes)) for x in term.modes))
+        for at, term in enumerate(terms)
+    ]
+    a, b, d, c = (*plain, None)[:4]
+    assert a is not None
+    assert b is not None
+    assert d is not None
+    extents = tuple(problem.extents[mode] for mode in modes)
+    names = Names(tuple(term.slot for term in terms), tuple(modes), problem.next_slot)
+    like = replace(problem, a=a, b=b, d=d, c=c, extents=extents, next_slot=len(terms))
+    return like, names
+
+
 def loop_table(problem: ProductProblem) -> tuple[Loop, ...]:
     """One loop for each mode of a product, modes contiguous in every operand fused."""
     a, b, d = problem.a, problem.b, problem.d
@@ -170,9 +247,13 @@ def fused(loops: Iterable[Loop]) -> tuple[Loop, ...]:
 
 def _follows(outer: Loop, inner: Loop) -> bool:
     """Whether a step of ``outer`` continues where ``inner`` ends, in every operand."""
-    return outer.kind is inner.kind and all(
-        stride(outer) == stride(inner) * inner.extent
-        for stride in (STRIDE_A, STRIDE_B, STRIDE_D, STRIDE_C)
+    extent = inner.extent
+    return (
+        outer.kind is inner.kind
+        and outer.a == inner.a * extent
+        and outer.b == inner.b * extent
+        and outer.d == inner.d * extent
+        and outer.c == inner.c * extent
     )
 
 

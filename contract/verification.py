@@ -6,6 +6,7 @@ must have exactly these strides, over the modes' extents. So no step leaves a te
 a file may say.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -14,7 +15,7 @@ from operator import mul
 from typing import Any, assert_never
 
 from contract.compute import accumulator, is_blas_type, real_of
-from contract.descriptors import ElementwiseOperation, Operand, TensorDescriptor
+from contract.descriptors import Contraction, ElementwiseOperation, Operand, TensorDescriptor
 from contract.errors import InvalidValueError
 from contract.kernels.architectures import ARCHITECTURES
 from contract.kernels.gett_tiles import Share, shares, tiles
@@ -55,7 +56,7 @@ def verify(plan: Plan) -> None:
 
     Safe: the slots hold the operation's tensors, every step reads what has been written and
     writes what it may, nothing outside the tensors is touched, temporaries lie in the workspace
-    and apart from each other while both are needed. Every tensor of the caller enters once.
+    and apart from each other while both are needed. Every operand of the caller enters once.
     """
     _check_slots(plan)
     extents = operation_extents(plan.operation)
@@ -174,6 +175,9 @@ class _Tensors:
         if operation.addend is not None:
             self.held[plan.output + 1] = _strides_of(operation.addend, operation.addend.tensor)
         self.made_of = {at: [at] for at in self.held}
+        self.shared = operation.same if isinstance(operation, Contraction) else ()
+        entering = [at for at, slot in enumerate(plan.slots) if slot.kind in GIVEN]
+        self.entering = Counter([*self.shared, *entering[len(self.shared) :]])
         self.read: set[int] = set()
         self.written: set[int] = set()
 
@@ -192,12 +196,11 @@ class _Tensors:
         self.written.add(target)
 
     def _mix(self, read: Sequence[int], target: int) -> None:
-        """What is read goes into the target; nothing twice, and into the output everything."""
+        """What is read goes into the target, once for each operand; into the output everything."""
         mixed = sorted(each for slot in read for each in self.made_of[slot])
-        _require(len(set(mixed)) == len(mixed), "A tensor goes into a result once", mixed)
+        _require(Counter(mixed) <= self.entering, "A tensor goes into a result once", mixed)
         if target == self.plan.output:
-            given = [at for at, slot in enumerate(self.plan.slots) if slot.kind in GIVEN]
-            _equal("The slots that go into the output", mixed, given)
+            _equal("The slots that go into the output", mixed, sorted(self.entering.elements()))
         self.made_of[target] = mixed
 
     def check_used(self) -> None:
@@ -294,8 +297,16 @@ class _Tensors:
     # --- one tensor -----------------------------------------------------------------------
 
     def _sees(self, slot: int, axes: Iterable[_Axis]) -> None:
-        """The step runs over the tensor's modes with their strides."""
-        _equal(f"The strides in slot {slot}", self._by_mode(axes), self.held[slot])
+        """The step runs over the tensor's modes with their strides.
+
+        What several operands share is seen under the modes of each: so many, of such extents.
+        """
+        seen, held = self._by_mode(axes), self.held[slot]
+        if not self.shared or self._moves(seen) != self._moves(held):
+            _equal(f"The strides in slot {slot}", seen, held)
+
+    def _moves(self, strides: Strides) -> list[tuple[int, int]]:
+        return sorted((self.extents[mode], stride) for mode, stride in strides.items())
 
     def _fills(self, slot: int, axes: Sequence[_Axis]) -> None:
         """The same for what is written; a temporary gets its strides here."""

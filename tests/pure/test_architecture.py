@@ -13,7 +13,7 @@ PACKAGE = Path(contract.__file__).parent
 LEVELS = (
     {"errors", "text", "lattice", "version", "replacing"},
     {"config", "layout", "compute", "workspace", "order", "cache", "autotune"},
-    {"operators", "heuristics", "expression", "kernels.architectures"},
+    {"operators", "heuristics", "expression", "network", "kernels.architectures"},
     {"descriptors", "kernels.blas_model", "kernels.configurations", "kernels.names"},
     {"kernels.arithmetic", "kernels.gett_tiles", "call_text"},
     {"plan", "kernels.gett_model", "logging"},

@@ -1,0 +1,409 @@
+"""N operands as pairs: in which order, which of them are the same, and in which mode orders.
+
+Everything here is arithmetic on modes. The memory order of an intermediate is free, and the order
+that is cheapest to write may be the wrong one to read: ``mode_orders`` weighs both over the whole
+tree of pairs.
+"""
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise, product
+from math import inf, prod
+
+from contract.order import Pair
+
+__all__ = ["Layout", "Twin", "mode_orders", "scheduled", "twins"]
+
+Order = tuple[int, ...]  # modes, the fastest first
+Modes = frozenset[int]
+
+# Costs are in elements that are copied once: a call takes as long as copying CALL elements, one
+# more product in a batch as long as PRODUCT, and BLAS brings the matrix that all products of the
+# batch share into its own order again, REPACKING elements as one.
+CALL = 1000
+PRODUCT = 300
+REPACKING = 4
+KEPT_ORDERS = 5  # of an intermediate; those that are read alike count once
+
+
+# --- the order of products --------------------------------------------------------------------
+
+
+def scheduled(pairs: Sequence[Pair], count: int, size: Callable[[Modes], int]) -> tuple[Pair, ...]:
+    """The same pairs of ``count`` operands such that little memory is alive at once.
+
+    Of two factors the one comes first that needs more memory beyond its result than the other.
+    """
+    sizes = [0] * count + [size(pair.modes) for pair in pairs]
+    peaks = [0] * count
+    for at, pair in enumerate(pairs):
+        first, second = _frugal(pair, sizes, peaks)
+        whole = sizes[first] + sizes[second] + sizes[count + at]
+        peaks.append(max(peaks[first], sizes[first] + peaks[second], whole))
+    number = {leaf: leaf for leaf in range(count)}
+    found: list[Pair] = []
+    for node in _factors_first(pairs, count, lambda pair: _frugal(pair, sizes, peaks)):
+        pair = pairs[node - count]
+        number[node] = count + len(found)
+        found.append(replace(pair, left=number[pair.left], right=number[pair.right]))
+    return tuple(found)
+
+
+def _frugal(pair: Pair, sizes: Sequence[int], peaks: Sequence[int]) -> tuple[int, int]:
+    left, right = pair.left, pair.right
+    if peaks[left] - sizes[left] >= peaks[right] - sizes[right]:
+        return left, right
+    return right, left
+
+
+def _factors_first(
+    pairs: Sequence[Pair], count: int, factors: Callable[[Pair], tuple[int, int]]
+) -> Iterator[int]:
+    """The results of all pairs, each after its factors, in their order."""
+    waiting = [(count + len(pairs) - 1, False)]
+    while waiting:
+        node, ready = waiting.pop()
+        if node < count:
+            continue
+        if ready:
+            yield node
+            continue
+        first, second = factors(pairs[node - count])
+        waiting += [(node, True), (second, False), (first, False)]
+
+
+# --- what is computed once --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """A result that equals result ``source``; ``modes`` maps the modes there to those here."""
+
+    source: int
+    modes: Mapping[int, int]
+
+
+def twins(
+    pairs: Sequence[Pair], leaves: Sequence[tuple[Hashable, Sequence[int]]]
+) -> dict[int, Twin]:
+    """The results that repeat an earlier one under other names of modes.
+
+    A leaf is what it is (leaves that are equal hold the same elements) and its modes, one for
+    each dimension. Two results are the same if they have the same factors, wired alike.
+    """
+    numbers: dict[Hashable, int] = {}
+    identities = [(numbers.setdefault(what, len(numbers)), tuple(modes)) for what, modes in leaves]
+    known: dict[int, int] = {}
+    found: dict[int, Twin] = {}
+    for node, pair in enumerate(pairs, len(leaves)):
+        key, modes = _wiring(pair, *sorted((identities[pair.left], identities[pair.right])))
+        identity = numbers.setdefault(key, len(numbers))
+        identities.append((identity, modes))
+        source = known.setdefault(identity, node)
+        if source != node:
+            found[node] = Twin(source, dict(zip(identities[source][1], modes, strict=True)))
+    return found
+
+
+def _wiring(pair: Pair, one: tuple[int, Order], other: tuple[int, Order]) -> tuple[Hashable, Order]:
+    """What a product is, whatever its modes are called; and its modes in an order of their own."""
+    numbers: dict[int, int] = {}
+    wires = tuple(numbers.setdefault(mode, len(numbers)) for mode in (*one[1], *other[1]))
+    kept = tuple(mode for mode in numbers if mode in pair.modes)
+    return (one[0], other[0], wires, tuple(numbers[mode] for mode in kept)), kept
+
+
+# --- mode orders --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tensor in memory: its modes, fastest first; after those in ``gaps`` memory is left out."""
+
+    order: Order
+    gaps: Modes = frozenset()
+
+    @cached_property
+    def after(self) -> Mapping[int, int]:
+        """The mode that continues where a mode ends."""
+        return {x: y for x, y in pairwise(self.order) if x not in self.gaps}
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A layout of a result, what it takes to have it, and which layouts of the factors."""
+
+    layout: Layout
+    cost: float = 0.0
+    a: int = 0
+    b: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """What the next product does with the modes of a result: kept, summed, shared by all.
+
+    ``partner`` is the other factor's layout where that is known.
+    """
+
+    kept: Modes = frozenset()
+    summed: Modes = frozenset()
+    partner: Layout | None = None
+
+
+def mode_orders(
+    leaves: Sequence[Layout],
+    pairs: Sequence[Pair],
+    extents: Sequence[int],
+    target: Layout | None,
+    same: Mapping[int, Twin],
+) -> tuple[Order, ...]:
+    """A memory order for the result of each pair, fastest mode first; ``target`` is the last's.
+
+    Found by a dynamic program over the tree: for every result a few orders, each with the least
+    elements that have to be copied on the way to it. What repeats an earlier result (``same``)
+    lies as that does.
+    """
+    count = len(leaves)
+    readers = _readers(leaves, pairs)
+    death = _deaths(pairs, count, target)
+    found = [[_Candidate(layout)] for layout in leaves]
+    for node, pair in enumerate(pairs, count):
+        if node in same:
+            found.append([replace(each, cost=0.0) for each in _renamed(found, same[node])])
+            continue
+        costs = _Costs(pair, found[pair.left], found[pair.right], extents)
+        if target is not None and node == count + len(pairs) - 1:
+            orders = [target]
+        else:
+            orders = [Layout(order) for order in costs.orders(readers[node], death)]
+        found.append(_pruned((costs.cheapest(each) for each in orders), readers[node]))
+    return _chosen(found, pairs, count, same)
+
+
+def _renamed(found: Sequence[Sequence[_Candidate]], twin: Twin) -> Iterator[_Candidate]:
+    for each in found[twin.source]:
+        yield _Candidate(Layout(tuple(twin.modes[mode] for mode in each.layout.order)))
+
+
+def _readers(leaves: Sequence[Layout], pairs: Sequence[Pair]) -> list[_Reader]:
+    readers = [_Reader() for _ in range(len(leaves) + len(pairs))]
+    modes = [*(frozenset(leaf.order) for leaf in leaves), *(pair.modes for pair in pairs)]
+    for pair in pairs:
+        for own, other in ((pair.left, pair.right), (pair.right, pair.left)):
+            readers[own] = _Reader(
+                (modes[own] & pair.modes) - modes[other],
+                modes[own] - pair.modes,
+                leaves[other] if other < len(leaves) else None,
+            )
+    return readers
+
+
+def _deaths(pairs: Sequence[Pair], count: int, target: Layout | None) -> Mapping[int, int]:
+    """A rank for each mode: those summed late have high ones, those of the result the highest."""
+    modes = {node: pair.modes for node, pair in enumerate(pairs, count)}
+    ranks: dict[int, int] = {}
+    for at, pair in enumerate(pairs):
+        before = modes.get(pair.left, frozenset()) | modes.get(pair.right, frozenset())
+        ranks |= dict.fromkeys(before - pair.modes, at)
+    last = target.order if target is not None else tuple(sorted(pairs[-1].modes))
+    return ranks | {mode: len(pairs) + at for at, mode in enumerate(reversed(last))}
+
+
+def _pruned(candidates: Iterable[_Candidate], reader: _Reader) -> list[_Candidate]:
+    """The cheapest of those that the next product reads alike, and of these the cheapest few."""
+    best: dict[Hashable, _Candidate] = {}
+    for each in candidates:
+        order = each.layout.order
+        summed = tuple(mode for mode in order if mode in reader.summed)
+        fused = sum(each.layout.after.get(x) == y for x, y in pairwise(summed))
+        look = (summed, fused, order[:1] and order[0] in reader.kept)
+        if look not in best or each.cost < best[look].cost:
+            best[look] = each
+    return sorted(best.values(), key=lambda each: each.cost)[:KEPT_ORDERS]
+
+
+def _chosen(
+    found: Sequence[Sequence[_Candidate]],
+    pairs: Sequence[Pair],
+    count: int,
+    same: Mapping[int, Twin],
+) -> tuple[Order, ...]:
+    """From the last result back: the layouts that led to the cheapest."""
+    wanted = {count + len(pairs) - 1: 0}
+    for node in reversed(range(count, count + len(pairs))):
+        if node in same:
+            continue
+        best = found[node][wanted.get(node, 0)]
+        wanted[pairs[node - count].left], wanted[pairs[node - count].right] = best.a, best.b
+    orders: dict[int, Order] = {}
+    for node in range(count, count + len(pairs)):
+        if node in same:
+            orders[node] = tuple(same[node].modes[mode] for mode in orders[same[node].source])
+        else:
+            orders[node] = found[node][wanted.get(node, 0)].layout.order
+    return tuple(orders.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Free:
+    """The modes of one factor that the result has and the other factor has not.
+
+    Each product more, in a batch over a part of them, takes ``again``.
+    """
+
+    modes: Modes
+    size: int
+    again: float
+
+
+class _Costs:
+    """One product: the orders worth trying for its result, and what each of them takes."""
+
+    def __init__(
+        self,
+        pair: Pair,
+        left: Sequence[_Candidate],
+        right: Sequence[_Candidate],
+        extents: Sequence[int],
+    ) -> None:
+        self.left, self.right, self.extents = left, right, extents
+        in_a, in_b = (frozenset(each[0].layout.order) for each in (left, right))
+        self.m, self.n = (in_a & pair.modes) - in_b, (in_b & pair.modes) - in_a
+        self.k, self.batch = (in_a & in_b) - pair.modes, in_a & in_b & pair.modes
+        self.size_k = self._size(self.k)
+        self.free_m, self.free_n = self._free(self.m, self.n), self._free(self.n, self.m)
+        self.weights = tuple(CALL + self._size(modes) for modes in (in_a, in_b, pair.modes))
+        self.factors = [
+            (a, b, one.cost + two.cost, self._summed_alike(one.layout, two.layout))
+            for (a, one), (b, two) in product(enumerate(left), enumerate(right))
+        ]
+
+    def _size(self, modes: Iterable[int]) -> int:
+        return prod(self.extents[mode] for mode in modes)
+
+    def _free(self, own: Modes, others: Modes) -> _Free:
+        shared = self.size_k * self._size(others)
+        return _Free(own, self._size(own), PRODUCT + shared / REPACKING)
+
+    # --- what a layout takes ------------------------------------------------------------------
+
+    def cheapest(self, d: Layout) -> _Candidate:
+        """The result as ``d``, from the factors in those of their layouts that make it cheapest."""
+        of_m = [self._apart(each.layout, d, self.free_m) for each in self.left]
+        of_n = [self._apart(each.layout, d, self.free_n) for each in self.right]
+        best = _Candidate(d, inf)
+        for a, b, cost, alike in self.factors:
+            if cost < best.cost:
+                cost += self._copied(alike, of_m[a], of_n[b])
+                if cost < best.cost:
+                    best = _Candidate(d, cost, a, b)
+        return best
+
+    def _copied(self, alike: float, of_m: float, of_n: float) -> float:
+        """The least that is copied, or lost to small products, where layouts disagree.
+
+        A copy of an operand settles what it has with both others.
+        """
+        if alike == of_m == of_n == 0:
+            return 0.0
+        a, b, d = self.weights
+        return min(alike + of_m + of_n, a + of_n, b + of_m, d + alike, a + b, a + d, b + d)
+
+    def _summed_alike(self, a: Layout, b: Layout) -> float:
+        """0 where the summed modes are one loop for both factors and each is a matrix."""
+        if not self.k:
+            return 0.0
+        if a.order[0] in self.batch or b.order[0] in self.batch:
+            return inf
+        start = next(mode for mode in a.order if mode in self.k)
+        return 0.0 if self._run(a, b, start, self.k) == self.size_k else inf
+
+    def _apart(self, factor: Layout, d: Layout, free: _Free) -> float:
+        """What it takes to step through the free modes of a factor and of the result alike.
+
+        The modes that do not make one loop with the first are left to a batch of products.
+        """
+        modes = free.modes
+        if not modes:
+            return 0.0
+        if not self.k:
+            own, other = set(factor.order), set(d.order)
+            alike = _only(factor.order, other) == _only(d.order, own)
+            return 0.0 if alike else self.weights[2] / 2
+        if d.order[0] in self.batch:
+            return inf
+        first = {x.order[0] for x in (factor, d) if x.order[0] in modes}
+        if len(first) == 2:
+            return inf
+        start = first.pop() if first else next(mode for mode in d.order if mode in modes)
+        return (free.size / self._run(factor, d, start, modes) - 1) * free.again
+
+    def _run(self, one: Layout, other: Layout, start: int, members: Modes) -> int:
+        """The extent of the loop that begins at ``start`` in both layouts."""
+        size, at = self.extents[start], one.after.get(start)
+        while at is not None and at in members and other.after.get(start) == at:
+            size *= self.extents[at]
+            start, at = at, one.after.get(at)
+        return size
+
+    # --- which layouts are worth trying -----------------------------------------------------------
+
+    def orders(self, reader: _Reader, death: Mapping[int, int]) -> dict[Order, None]:
+        """Orders that are cheap to write, cheap to read, or both."""
+        found: dict[Order, None] = {}
+        for a, b in product(self.left[:2], self.right[:2]):
+            self._in_place(a.layout, b.layout, found)
+            found |= dict.fromkeys(
+                self._arranged(_only(a.layout.order, self.m), _only(b.layout.order, self.n), reader)
+            )
+        late = sorted((*self.m, *self.n), key=lambda mode: (-death[mode], mode))
+        found |= dict.fromkeys(self._arranged(_only(late, self.m), _only(late, self.n), reader))
+        if reader.partner is not None:
+            like = _only(reader.partner.order, reader.summed)
+            rest = [mode for mode in late if mode not in reader.summed]
+            near = (*rest, *like)
+            found |= dict.fromkeys(self._arranged(_only(near, self.m), _only(near, self.n), reader))
+        batch = tuple(sorted(self.batch, key=lambda mode: (-death[mode], mode)))
+        return dict.fromkeys((*order, *batch) for order in found)
+
+    def _in_place(self, a: Layout, b: Layout, found: dict[Order, None]) -> None:
+        """The free modes of a factor where the summed ones of the other are."""
+        for own, other, new in ((a, b, self.n), (b, a, self.m)):
+            summed = [at for at, mode in enumerate(own.order) if mode in self.k]
+            if summed:
+                free = _only(other.order, new)
+                before = tuple(x for x in own.order[: summed[0]] if x not in self.batch)
+                rest = own.order[summed[0] :]
+                after = tuple(x for x in rest if x not in self.batch and x not in self.k)
+                found[(*before, *free, *after)] = None
+
+    def _arranged(self, m: Order, n: Order, reader: _Reader) -> Iterator[Order]:
+        """Both groups in a row; what the reader sums together, and at an end."""
+        if not self.k and m and n and self.extents[n[0]] > self.extents[m[0]]:
+            m, n = n, m  # element by element, long rows are quicker
+        yield (*m, *n)
+        yield (*n, *m)
+        m_next, m_kept = _split(m, reader.summed)
+        n_next, n_kept = _split(n, reader.summed)
+        if m_next or n_next:
+            yield (*m_kept, *n_kept, *m_next, *n_next)
+            yield (*m_next, *n_next, *m_kept, *n_kept)
+            yield (*m_kept, *m_next, *n_next, *n_kept)
+            yield (*n_kept, *n_next, *m_next, *m_kept)
+        if m_next and n_next:
+            yield (*n_next, *m_next, *n_kept, *m_kept)
+            yield (*n_kept, *m_kept, *n_next, *m_next)
+        elif m_next or n_next:
+            yield (*n_kept, *m_kept, *m_next, *n_next)
+            yield (*m_next, *n_next, *n_kept, *m_kept)
+
+
+def _only(order: Iterable[int], modes: Collection[int]) -> Order:
+    return tuple(mode for mode in order if mode in modes)
+
+
+def _split(order: Order, chosen: Modes) -> tuple[Order, Order]:
+    """The chosen modes, and the others."""
+    return _only(order, chosen), tuple(mode for mode in order if mode not in chosen)
