@@ -18,7 +18,6 @@ from contract.plan import (
     Elementwise,
     Gemm,
     Gett,
-    Kind,
     Permute,
     Plan,
     Reduce,
@@ -34,7 +33,7 @@ from contract.run.host_elementwise import prepare_elementwise, prepare_permute
 from contract.run.host_kernels import SMALL_ELEMENTS, HostKernels, strided_view
 from contract.run.host_panels import prepare_panels
 from contract.run.host_products import (
-    SMALL_PRODUCT,
+    is_small,
     is_small_and_plain,
     plain_product,
     prepare_gemm,
@@ -123,8 +122,9 @@ class LoadedPlan(Loaded):
         if self.temporaries:
             slots += [make(memory.workspace) for make in self.temporaries]
             memory = Memory(memory.workspace[rounded(self.plan.workspace) :], memory.tiles)
-        for run in self.runs:
-            run(slots, scalars, memory)
+        with np.errstate(all="ignore"):
+            for run in self.runs:
+                run(slots, scalars, memory)
 
     def trace(
         self, inputs: Sequence[Array], output: Array, addend: Array | None, scalars: Scalars
@@ -250,7 +250,7 @@ class HostExecutor:
             case Gett(panels=None) if is_small_and_plain(plan, step):
                 return _Part(step, "numpy", prepare_small(plan, step))
             case Gett():
-                family = self._family_for(step.extent(*Kind), SMALL_PRODUCT)
+                family = self._numpy if is_small(step) else self.kernels
                 prepare = prepare_loops if step.panels is None else prepare_panels
                 name = family.name if step.panels is None else f"{family.name}+BLAS"
                 return _Part(step, name, prepare(plan, step, family, self.workers))
@@ -267,10 +267,7 @@ class HostExecutor:
         assert_never(step)
 
     def _family_of(self, step: Permute | Elementwise | Reduce) -> HostKernels:
-        return self._family_for(prod(step.extents), SMALL_ELEMENTS)
-
-    def _family_for(self, size: int, small: int) -> HostKernels:
-        return self._numpy if size <= small else self.kernels
+        return self._numpy if prod(step.extents) <= SMALL_ELEMENTS else self.kernels
 
 
 # --- allocation -----------------------------------------------------------------------------

@@ -31,7 +31,7 @@ __all__ = ["TilePass", "prepare_elementwise", "prepare_permute"]
 TILE_BYTES = 1 << 17  # of one operand; four of them fit the cache of a core
 PLAIN_TILE_BYTES = 1 << 21  # the same where nothing is buffered: only calls cost
 LINE_ELEMENTS = 64  # of a tile along the fastest dimension of every operand
-SHORT_RUN = 32  # elements; NumPy's loops cost as much as so many elements
+SHORT_RUN = 16  # elements; NumPy's loops cost as much as so many elements
 PARALLEL_TILES = 2  # fewer are done before a second thread has started
 NUMPY_BUFFER = 1 << 13  # elements that NumPy's loops may buffer of each operand
 
@@ -144,8 +144,7 @@ def _copy(plan: Plan, step: Permute, kernels: HostKernels) -> Run:
         write = viewer(tensors[1], step.extents, target.strides)
 
         def run_small(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
-            with np.errstate(all="ignore"):
-                np.copyto(write(slots[target.slot]), read(slots[source.slot]), casting="unsafe")
+            np.copyto(write(slots[target.slot]), read(slots[source.slot]), casting="unsafe")
 
         return run_small
     kernel = kernels.copy(

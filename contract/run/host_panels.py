@@ -9,7 +9,7 @@ sum is fixed by the plan, so the number of threads does not change a bit.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import product as combinations
 from math import ceil, prod
 from typing import Any, Literal
@@ -177,7 +177,7 @@ class PanelProduct:
         rest = memory.workspace[cutter.at :]
         # Whether BLAS has its threads depends on the plan, not on ours: so do its bits.
         with blas_threads().single() if len(jobs) > 1 else nullcontext():
-            share(self.workers, len(jobs), 1, rest, self._lane_bytes(), run)
+            share(self.workers, len(jobs), 1, rest, self.lane_bytes, run)
         if partial is not None:
             lane = self._lane(a, b, Cutter(rest))
             for sum_, panels in zip(self.sums, partial, strict=True):
@@ -191,7 +191,7 @@ class PanelProduct:
     @property
     def workspace(self) -> int:
         """Bytes of panels that one call needs."""
-        lanes = self.workers.parts(len(self.jobs), 1) * self._lane_bytes()
+        lanes = self.workers.parts(len(self.jobs), 1) * self.lane_bytes
         shared = [self.size_a] * self.whole_a + [self.size_b] * self.whole_b
         shared += [self.size_d] * (len(self.jobs) if self.panels.splits > 1 else 0)
         return lanes + self._bytes(shared)
@@ -204,7 +204,8 @@ class PanelProduct:
         block = max(prod(variant.b.shape) for variant in self.variants.values())
         return self.workers.parts(len(self.jobs), 1) * block * self.dtype.itemsize
 
-    def _lane_sizes(self) -> tuple[int, int, int, int, int, int]:
+    @cached_property
+    def lane_sizes(self) -> tuple[int, int, int, int, int, int]:
         """Elements of the panels of A, B, D, a further D, C, and what operators need beside."""
         step = self.step
         own_a, own_b = self.size_a * (not self.whole_a), self.size_b * (not self.whole_b)
@@ -218,14 +219,16 @@ class PanelProduct:
         )
         return own_a, own_b, self.size_d, block_d * long, size_c, spare
 
-    def _lane_bytes(self) -> int:
-        return self._bytes(self._lane_sizes())
+    @cached_property
+    def lane_bytes(self) -> int:
+        """Bytes of the memory of one thread."""
+        return self._bytes(self.lane_sizes)
 
     def _bytes(self, sizes: Iterable[int]) -> int:
         return sum(rounded(size * self.dtype.itemsize) for size in sizes)
 
     def _lane(self, a: _Reader, b: _Reader, cutter: Cutter) -> _Lane:
-        own_a, own_b, *rest = (cutter.take(size, self.dtype) for size in self._lane_sizes())
+        own_a, own_b, *rest = (cutter.take(size, self.dtype) for size in self.lane_sizes)
         sum_, further, addend, spare = rest
         return _Lane(a.twin(own_a, spare), b.twin(own_b, spare), sum_, further, addend, spare)
 
@@ -235,8 +238,8 @@ class PanelProduct:
         # What operators need beside lies in the threads' memory, which is free yet.
         sizes = [self.size_a] * self.whole_a + [self.size_b] * self.whole_b
         panels = [cutter.take(size, dtype) for size in sizes]
-        lanes = Cutter(cutter.memory, cutter.at)
-        *_, spare = (lanes.take(size, dtype) for size in self._lane_sizes())
+        *others, beside = self.lane_sizes
+        spare = Cutter(cutter.memory, cutter.at + self._bytes(others)).take(beside, dtype)
         a = _Reader(_memory(arrays[step.a]), step.operator_a, spare[:0], spare)
         b = _Reader(_memory(arrays[step.b]), step.operator_b, spare[:0], spare)
         first = next(iter(self.variants.values()))

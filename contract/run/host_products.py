@@ -19,9 +19,19 @@ from contract.run.steps import Memory, Prepared, Run, Scalars, share
 from contract.run.workers import Workers
 from contract.workspace import rounded
 
-__all__ = ["is_small_and_plain", "plain_product", "prepare_gemm", "prepare_loops", "prepare_small"]
+__all__ = [
+    "is_small",
+    "is_small_and_plain",
+    "plain_product",
+    "prepare_gemm",
+    "prepare_loops",
+    "prepare_small",
+]
 
-SMALL_PRODUCT = 1 << 15  # multiply-adds: a NumPy call is done before a compiled kernel has begun
+# A NumPy call is done before a compiled kernel has begun: with so many multiply-adds, in so many
+# runs of the longest loop.
+SMALL_PRODUCT = 1 << 15
+SMALL_RUNS = 1 << 6
 BATCH_FLOPS = 1 << 24  # from here on a batch of products is spread over our threads,
 BATCH_PARTS = 8  # if it has that many parts; fewer have BLAS's threads, whatever the number of ours
 SUMMED_BLOCK = 1 << 13  # elements of D summed in cache before they are finished
@@ -39,8 +49,7 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         out = view_d(slots[d])
-        with np.errstate(all="ignore"):
-            matmul(view_a(slots[a]), view_b(slots[b]), out=out)
+        matmul(view_a(slots[a]), view_b(slots[b]), out=out)
         if scaled:
             _scale(out, scalars[0])
 
@@ -49,10 +58,10 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
 
         def part(begin: int, end: int) -> None:
             one, two, three = (_slice_first(x, begin, end) for x in (left, right, out))
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"):  # a thread has settings of its own
                 matmul(one, two, out=three)
-            if scaled:
-                _scale(three, scalars[0])
+                if scaled:
+                    _scale(three, scalars[0])
 
         with blas_threads().single():
             workers.map(part, workers.split(out.shape[0], 1))
@@ -64,8 +73,13 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
 
 def _scale(out: Array, alpha: Any) -> None:
     if alpha != 1:
-        with np.errstate(all="ignore"):
-            np.multiply(out, alpha, out=out, dtype=out.dtype, casting="unsafe")
+        np.multiply(out, alpha, out=out, dtype=out.dtype, casting="unsafe")
+
+
+def is_small(step: Product) -> bool:
+    """Whether NumPy's own loops are the quickest."""
+    longest = max((loop.extent for loop in step.loops), default=1)
+    return step.extent(*Kind) <= min(SMALL_PRODUCT, SMALL_RUNS * longest)
 
 
 def is_small_and_plain(plan: Plan, step: Gett) -> bool:
@@ -73,7 +87,7 @@ def is_small_and_plain(plan: Plan, step: Gett) -> bool:
     types = {plan.slots[slot].tensor.dtype for slot in (step.a, step.b, step.d)}
     operators = {step.operator_a, step.operator_b}
     return (
-        step.extent(*Kind) <= SMALL_PRODUCT
+        is_small(step)
         and types == {step.dtype}
         and operators == {Operator.IDENTITY}
         and step.c is None
