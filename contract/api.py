@@ -18,11 +18,12 @@ from contract.evaluation import (
     interleaved_arguments,
     written_arguments,
 )
+from contract.folding import fold
 from contract.handle import Handle
 from contract.logging import LOGGER, UNWATCHED
 from contract.operators import Operator
 from contract.plan import Plan
-from contract.request import Options, Written, call_for
+from contract.request import Options, Written, call_for, repeated
 from contract.run.arrays import Array, Arrays, Layout, is_array, require_one_kind
 from contract.run.call import Call
 from contract.run.explain import explain
@@ -75,7 +76,8 @@ def contract(
             written, arrays = interleaved_arguments((expression, *operands))
         layouts = handle.arrays.layouts(arrays)
         if layouts is not None and operators is None:
-            key = (written, order, compute_type, optimize, memory_limit, preference, *layouts)
+            head = (written, order, compute_type, optimize, memory_limit, preference)
+            key = (*head, repeated(arrays), *layouts)
             try:
                 call = handle.plans.find(key)
             except TypeError:  # a path may be a list
@@ -85,7 +87,8 @@ def contract(
     with LOGGER.call("contract", locals()) if LOGGER.active else UNWATCHED:
         written, arrays = written_arguments(expression, operands)
         options = Options(
-            *(order, compute_type, frozen(operators), frozen(optimize), memory_limit, preference)
+            *(order, compute_type, frozen(operators), frozen(optimize), memory_limit, preference),
+            same=repeated(arrays),
         )
         scalars = alpha, beta_of(c, beta), 0
         return evaluate(handle, written, arrays, options, out, c, scalars, stream)
@@ -126,7 +129,8 @@ def contract_expression(
     """A callable that evaluates ``expression`` for operands of the given shapes, planned once.
 
     An operand is a shape (a packed column-major tensor of ``dtype``), a TensorDescriptor, or an
-    array: an array is a constant, kept and used in every call. ``constants`` may name the
+    array: an array is a constant, kept and used in every call. Products of constants alone are
+    computed here, once: later changes of their elements do not count. ``constants`` may name the
     positions of the arrays, as opt_einsum asks for. The other options are ``contract``'s. It is
     planned for ``handle``, or where the constants lie, else for the host.
 
@@ -197,19 +201,22 @@ class ContractExpression:
         handle: Handle | None,
     ) -> None:
         given = {at: x for at, x in enumerate(operands) if is_array(x)}
-        self._written = written
         self._operands = operands
-        self._options = options
         self._handle = handle_for(handle, tuple(given.values()))
         self._bound = handle is not None or bool(given)  # to where it computes
         self._elsewhere: dict[Handle, ContractExpression] = {}
         self._arrays = self._handle.arrays
         require_one_kind(self._arrays, [(f"operand {at}", x) for at, x in given.items()])
-        self._constants = {at: self._arrays.as_array(x) for at, x in given.items()}
-        self._layouts = [
-            _layout(self._arrays, self._constants.get(at, x)) for at, x in enumerate(operands)
-        ]
-        self._variable = [at for at in range(len(operands)) if at not in given]
+        constants = {at: self._arrays.as_array(x) for at, x in given.items()}
+        layouts = [_layout(self._arrays, constants.get(at, x)) for at, x in enumerate(operands)]
+        folded = fold(self._handle, written, layouts, constants, options)
+        self._written, self._options = folded.written, folded.options
+        self._positions = folded.kept
+        fixed = [constants.get(at) for at in folded.kept] + list(folded.constants)
+        self._constants = {at: x for at, x in enumerate(fixed) if x is not None}
+        self._layouts = [layouts[at] for at in folded.kept]
+        self._layouts += map(self._arrays.layout, folded.constants)
+        self._variable = [at for at, x in enumerate(fixed) if x is None]
         self._call: Call
         self._signature: list[Any] | None
         self._plan()
@@ -315,12 +322,11 @@ class ContractExpression:
         every = arrays_of(self._arrays, self._with_constants(operands))
         for at in self._variable:
             x, (shape, _, dtype, _) = every[at], self._layouts[at]
+            name = f"Operand {self._positions[at]}"
             if x.shape != shape:
-                raise InvalidValueError(
-                    f"Operand {at} was planned with shape {shape}: it has {x.shape}."
-                )
+                raise InvalidValueError(f"{name} was planned with shape {shape}: it has {x.shape}.")
             if x.dtype != dtype:
                 raise UnsupportedTypeError(
-                    f"Operand {at} was planned with type {dtype.name}: it has {x.dtype.name}."
+                    f"{name} was planned with type {dtype.name}: it has {x.dtype.name}."
                 )
         return every

@@ -98,7 +98,7 @@ def _bound(
     key: Hashable = (written, options, *flat, *others, unread)
     if others == (None, None) and _is_plain(options):
         head = (written, options.order, options.compute_type, options.optimize)
-        key = (*head, options.memory_limit, options.preference, *flat)
+        key = (*head, options.memory_limit, options.preference, options.same, *flat)
     call = handle.plans.find(key)
     if call is None:
         layouts = [layout(x) for x in arrays]

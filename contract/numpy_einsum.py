@@ -17,7 +17,7 @@ from contract.handle import Handle
 from contract.layout import overlaps
 from contract.logging import LOGGER, UNWATCHED
 from contract.order import contraction_path, is_path_name
-from contract.request import Options, Written, call_for, resolve_notation
+from contract.request import Options, Written, call_for, repeated, resolve_notation
 from contract.run.arrays import Array, Arrays, Layout, is_array
 from contract.run.call import Call
 
@@ -55,7 +55,7 @@ def einsum(
         given = operands[1:]
         layouts = handle.arrays.layouts(given)
         if layouts is not None:
-            key = (operands[0], "numpy", order, casting, optimize, *layouts)
+            key = (operands[0], "numpy", order, casting, optimize, repeated(given), *layouts)
             try:
                 call = handle.plans.find(key)
             except TypeError:  # an explicit path may be a list
@@ -95,7 +95,9 @@ def _einsum(
         if view is not None:
             return view if view.ndim else view[()]
     computed = _computed_type(arrays, out, wanted, rule)
-    options = Options(order=layout, optimize=path, dtype=computed, casting=rule)
+    options = Options(
+        order=layout, optimize=path, dtype=computed, casting=rule, same=repeated(given)
+    )
     layouts = [kind.layout(x) for x in arrays]
     if out is not None:
         shape = tuple(extents[mode] for mode in expression.output)
@@ -114,7 +116,7 @@ def _einsum(
         kind.copy_into(kind.as_array(out), result)
         return out
     if wanted is None and type(operands[0]) is str:
-        head = (operands[0], "numpy", order, casting, _frozen(optimize))
+        head = (operands[0], "numpy", order, casting, _frozen(optimize), options.same)
         handle.plans.remember(call.loaded, (*head, *kind.flat(layouts)), call)
     return result if result.ndim else result[()]
 

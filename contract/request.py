@@ -40,6 +40,8 @@ __all__ = [
     "Written",
     "call_for",
     "operation_for",
+    "path_of",
+    "repeated",
     "resolve_notation",
 ]
 
@@ -83,7 +85,8 @@ class Options:
 
     ``dtype`` is the type of products and sums (and of a result made here); None: NumPy's
     result type of the operands. ``casting`` is the rule by which ``out`` may have another type.
-    ``form`` says what is asked where that is not a contraction.
+    ``form`` says what is asked where that is not a contraction. ``same`` has for each operand the
+    first that is the same array; empty where all differ.
     """
 
     order: str = "F"
@@ -95,6 +98,7 @@ class Options:
     dtype: np.dtype[Any] | None = None
     casting: Casting = "same_kind"
     form: Reducing | Combination | None = None
+    same: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -171,11 +175,17 @@ def _preference(handle: Handle, options: Options, fixed: int) -> PlanPreference:
     given = handle.preference if options.preference is None else options.preference
     kept = handle.plans.capacity and given.cache_mode is not CacheMode.NONE
     autotune = given.autotune if kept else AutotuneMode.NONE
-    path = given.path if options.optimize == "auto" else options.optimize
+    path = path_of(handle, options)
     limit = _left(options.memory_limit, fixed, given.memory_limit)
     if (path, limit, autotune) == (given.path, given.memory_limit, given.autotune):
         return given
     return replace(given, path=path, memory_limit=limit, autotune=autotune)
+
+
+def path_of(handle: Handle, options: Options) -> Hashable:
+    """The path asked for by the call, else by its preference, else by the handle's."""
+    given = handle.preference if options.preference is None else options.preference
+    return given.path if options.optimize == "auto" else options.optimize
 
 
 def _left(limit: int | None, fixed: int, beside: int | None) -> int | None:
@@ -250,7 +260,7 @@ def operation_for(
     common = (expression.labels, dtype.name, options.compute, free)
     if isinstance(options.form, Reducing):
         return Reduction(inputs, result, c, options.form.operator, *common)
-    return Contraction(inputs, result, c, *common)
+    return Contraction(inputs, result, c, *common, options.same)
 
 
 def _padding(form: Combination, dtype: np.dtype[Any], count: int) -> Padding | None:
@@ -292,6 +302,17 @@ def _operators(
             f"{len(chosen)} operators."
         )
     return (*map(unary, chosen), Operator.IDENTITY)[: count + 1]
+
+
+def repeated(operands: Sequence[Any]) -> tuple[int, ...]:
+    """For each operand the first that is the same object; empty where all differ.
+
+    Of two operands there are no products to be shared, so nobody asks.
+    """
+    if len(operands) < 3 or len(set(map(id, operands))) == len(operands):
+        return ()
+    first: dict[int, int] = {}
+    return tuple(first.setdefault(id(x), at) for at, x in enumerate(operands))
 
 
 def _common_type(layouts: Sequence[Layout]) -> np.dtype[Any]:

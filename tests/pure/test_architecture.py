@@ -44,6 +44,7 @@ LEVELS = (
     {"handle"},
     {"request"},
     {"evaluation"},
+    {"folding"},
     {"api", "elementwise", "numpy_einsum"},
     {"conversion"},
     {"", "files"},
