@@ -134,7 +134,7 @@ def _sorted(labels: Sequence[Label]) -> list[Label]:
 
 
 def parse(text: str, operand_count: int | None = None) -> Notation:
-    """``"abc,kb->ac"`` -> Notation; labels are letters, spaces do not matter.
+    """``"abc,kb->ac"`` -> Notation; labels are letters and what is not ASCII, spaces do not matter.
 
     Raises InvalidValueError that points at what cannot be read.
     """
@@ -157,7 +157,7 @@ def _term(part: str, text: str) -> Labels:
             labels.append(Ellipsis)
             at += 3
             continue
-        if part[at].isalpha():
+        if _is_label(part[at]):
             labels.append(part[at])
         elif not part[at].isspace():
             raise InvalidValueError(
@@ -166,6 +166,11 @@ def _term(part: str, text: str) -> Labels:
             )
         at += 1
     return _with_one_ellipsis(tuple(labels), text)
+
+
+def _is_label(character: str) -> bool:
+    """Letters; beyond ASCII whatever is no space, as opt_einsum's symbols are."""
+    return character.isalpha() or (not character.isascii() and not character.isspace())
 
 
 def _with_one_ellipsis(labels: Labels, written: object) -> Labels:
