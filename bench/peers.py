@@ -118,7 +118,10 @@ def _numpy() -> Library:
 
 def _opt_einsum() -> Library:
     def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
-        return partial(opt_einsum.contract, text, *operands, optimize=path or "auto")
+        if path is None:
+            return partial(opt_einsum.contract, text, *operands, optimize="auto")
+        shapes = (x.shape for x in operands)
+        return partial(opt_einsum.contract_expression(text, *shapes, optimize=path), *operands)
 
     def small(text: str, operands: Sequence[Any]) -> Mapping[str, Run]:
         planned = opt_einsum.contract_expression(text, *(x.shape for x in operands))

@@ -154,7 +154,7 @@ def sampled_error(
 
 
 def entry(text: str, operands: Sequence[Array], path: Path, at: Sequence[int]) -> Any:
-    """One entry of the result by numpy.einsum in extended precision (80 bits on x86)."""
+    """One entry of the result by NumPy's products in extended precision (80 bits on x86)."""
     terms, output = split(text)
     index = dict(zip(output, at, strict=True))
     wide = np.clongdouble if any(np.iscomplexobj(x) for x in operands) else np.longdouble
@@ -163,7 +163,7 @@ def entry(text: str, operands: Sequence[Array], path: Path, at: Sequence[int]) -
         np.asarray(x[tuple(index.get(label, slice(None)) for label in term)]).astype(wide)
         for term, x in zip(terms, operands, strict=True)
     ]
-    return np.einsum(",".join(rest) + "->", *sliced, optimize=["einsum_path", *path])
+    return opt_einsum.contract(",".join(rest) + "->", *sliced, optimize=path)
 
 
 def split(text: str) -> tuple[list[str], str]:

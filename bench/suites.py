@@ -3,7 +3,7 @@
 import json
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import cycle
 from math import prod
@@ -16,7 +16,7 @@ import contract
 from bench.device import HOST, Array, Device, Run
 from bench.library import Library, axes_of
 from bench.measure import Case, Facts
-from bench.networks import NETWORKS
+from bench.networks import NETWORKS, Network
 from bench.peers import OURS, Mode, contestants
 from bench.reference import distinct, exactly, reference_of, split
 from contract.compute import ComputeType
@@ -421,9 +421,21 @@ def listed(
 def network(choice: Choice) -> list[Entry]:
     """More than two operands; a path is given to the peers, as our plan is cached."""
     return [
-        Entry(name, partial(case_of, Work(name, text, extents, 8000 + at, ordered=True), choice))
-        for at, (name, text, extents) in enumerate(NETWORKS)
+        Entry(each.name, partial(case_of, network_work(at), network_choice(each, choice)))
+        for at, each in enumerate(NETWORKS)
     ]
+
+
+def network_work(at: int) -> Work:
+    """The ``at``-th network."""
+    each = NETWORKS[at]
+    return Work(each.name, each.text, each.extents, 8000 + at, ordered=True)
+
+
+def network_choice(network: Network, choice: Choice) -> Choice:
+    """Complex data of the same precision for complex networks, where there is such a type."""
+    complex_type = {"float64": "complex128", "float32": "complex64"}.get(choice.dtype)
+    return replace(choice, dtype=complex_type) if network.complex and complex_type else choice
 
 
 SUITES: Mapping[str, Suite] = {

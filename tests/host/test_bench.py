@@ -467,13 +467,17 @@ def test_pain_fits_in_memory_and_says_what_was_scaled() -> None:
     assert all(fitted(text, full, 8, HOST.sizes.memory) == full for text, full in PAIN[1:])
 
 
-def test_networks_are_closed_expressions_numpy_can_read() -> None:
-    for name, text, extents in NETWORKS:
-        terms, output = split(text)
+def test_networks_are_closed_expressions_of_every_size() -> None:
+    assert len(NETWORKS) >= 30
+    for each in NETWORKS:
+        terms, output = split(each.text)
         labels = "".join(terms)
-        assert set(labels) == set(extents), name
-        assert len(extents) <= 52
-        assert all(labels.count(x) == (1 if x in output else 2) for x in extents), name
+        assert set(labels) == set(each.extents), each.name
+        assert all(x in output or labels.count(x) > 1 for x in each.extents), each.name
+        assert min(each.extents.values()) >= 2
+    assert {2, 64} <= {n for each in NETWORKS for n in each.extents.values()}
+    assert {each.complex for each in NETWORKS} == {True, False}
+    assert max(len(each.extents) for each in NETWORKS) > 200
 
 
 @pytest.mark.parametrize("suite", sorted(SUITES))
