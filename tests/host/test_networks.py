@@ -1,0 +1,326 @@
+"""Networks of many operands: values, mode orders, what is shared, and what is computed once."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import opt_einsum
+import pytest
+
+import contract as ct
+from bench.copies import copied_bytes, path_of, plan_of, tensordot_bytes
+from bench.networks import NETWORKS
+from contract import planner
+from contract.network import Layout, mode_orders, scheduled, twins
+from contract.order import Pair
+from contract.plan import Gemm, Kind, Plan
+from contract.planner import make_plan
+from contract.verification import verify
+
+Terms = list[list[int]]
+Rng = np.random.Generator
+
+
+def ring(rng: Rng) -> Terms:
+    count = int(rng.integers(3, 8))
+    return [[at, (at + 1) % count, count + at] for at in range(count)]
+
+
+def tree(rng: Rng) -> Terms:
+    count = int(rng.integers(3, 9))
+    terms: Terms = [[] for _ in range(count)]
+    for at in range(1, count):
+        terms[at].append(at)
+        terms[int(rng.integers(at))].append(at)
+    return terms
+
+
+def lattice(rng: Rng) -> Terms:
+    rows, columns = int(rng.integers(2, 4)), int(rng.integers(2, 4))
+    across = [[at * columns + x for x in range(columns)] for at in range(rows)]
+    size = rows * columns
+    return [
+        [across[r][c]] * (c + 1 < columns)
+        + [across[r][c - 1]] * (c > 0)
+        + [size + across[r][c]] * (r + 1 < rows)
+        + [size + across[r - 1][c]] * (r > 0)
+        for r in range(rows)
+        for c in range(columns)
+    ]
+
+
+def regular(rng: Rng) -> Terms:
+    """Three bonds at each node; two bonds between the same nodes, or a loop, may occur."""
+    ends = rng.permutation(np.repeat(np.arange(6), 3)).reshape(-1, 2)
+    return [[at for at, pair in enumerate(ends) for end in pair if end == n] for n in range(6)]
+
+
+def hyper(rng: Rng) -> Terms:
+    """Modes in any number of operands, some in one alone."""
+    return [rng.choice(6, int(rng.integers(1, 4)), replace=False).tolist() for _ in range(6)]
+
+
+def repeated(rng: Rng) -> Terms:
+    """Diagonals and traces."""
+    return [rng.integers(0, 4, int(rng.integers(1, 4))).tolist() for _ in range(5)]
+
+
+def apart(rng: Rng) -> Terms:
+    """Disconnected parts, and scalars among them."""
+    return [[0, 1], [], [1, 0], [2], [2, 3], []]
+
+
+def circuit(rng: Rng) -> Terms:
+    wires = list(range(4))
+    terms = [[mode] for mode in wires]
+    for gate in range(6):
+        at, new = int(rng.integers(3)), 4 + 2 * gate
+        terms.append([new, new + 1, *wires[at : at + 2]])
+        wires[at : at + 2] = [new, new + 1]
+    return terms
+
+
+KINDS: Sequence[Callable[[Rng], Terms]] = (
+    *(ring, tree, lattice, regular, hyper, repeated, apart, circuit),
+)
+OPTIMIZERS = (
+    *("auto", "greedy", "dp", "optimal", "branch-1", "branch-2", "branch-all"),
+    *("random-greedy", "auto-hq", "eager", "opportunistic"),
+)
+
+
+def interleaved(rng: Rng, terms: Terms, dtype: str) -> list[Any]:
+    """Operands of small integers with their labels, then a random output: sums are exact."""
+    modes = sorted({mode for term in terms for mode in term})
+    extents = {mode: int(n) for mode, n in zip(modes, rng.integers(1, 4, len(modes)), strict=True)}
+    output = [mode for mode in modes if rng.random() < 0.25][:4]
+    arguments: list[Any] = []
+    for term in terms:
+        shape = [extents[mode] for mode in term]
+        x = rng.integers(-1, 3, shape).astype(dtype)
+        if dtype == "complex128":
+            x = x + 1j * rng.integers(-1, 2, shape)
+        arguments += [x if rng.random() < 0.5 else np.array(x, order="F"), term]
+    return [*arguments, rng.permutation(output).tolist()]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_gives_the_value(optimizer: str) -> None:
+    """Twenty networks each: all kinds, real and complex."""
+    rng = np.random.default_rng(OPTIMIZERS.index(optimizer))
+    slow = optimizer in ("optimal", "branch-all")
+    for at in range(20):
+        kind = KINDS[at % len(KINDS)]
+        if slow and kind in (lattice, circuit):
+            kind = tree
+        arguments = interleaved(rng, kind(rng), ("float64", "complex128")[at % 2])
+        expected = opt_einsum.contract(*arguments)
+        found = ct.contract(*arguments, optimize=optimizer)
+        assert np.array_equal(found, expected), (kind.__name__, arguments[1::2], arguments[-1])
+
+
+def test_an_optimizer_of_ones_own_sees_characters() -> None:
+    seen = []
+
+    def last_two(inputs: Any, output: Any, sizes: Any, memory_limit: Any = None) -> Any:
+        seen.append((inputs, output, sizes))
+        return [(at - 1, at) for at in range(len(inputs) - 1, 0, -1)]
+
+    x = np.arange(6.0).reshape(2, 3)
+    found = ct.contract("ij,jk,kl->il", x, x.T, x, optimize=last_two)
+    assert np.array_equal(found, x @ x.T @ x)
+    ((inputs, output, sizes),) = seen
+    assert [sorted(each) for each in inputs] == [["a", "b"], ["b", "c"], ["c", "d"]]
+    assert output == {"a", "d"}
+    assert sizes == {"a": 2, "b": 3, "c": 2, "d": 3}
+
+
+def test_circuits_have_no_limit_of_labels_or_dimensions() -> None:
+    """30 modes of extent 2 and 100 gates, written with the symbols of opt_einsum."""
+    network = next(each for each in NETWORKS if each.name == "amplitude-30")
+    rng = np.random.default_rng(1)
+    terms = network.text.removesuffix("->").split(",")
+    assert len(set(network.extents)) > 200
+    # Gates are permutations of the basis: the amplitude of a state is 0 or 1.
+    gates = [np.eye(4)[rng.permutation(4)].reshape(2, 2, 2, 2) for _ in range(100)]
+    start = [np.eye(2)[at % 2] for at in range(30)]
+    outcome = follow(terms, gates)
+    operands = [*start, *gates, *(np.eye(2)[bit] for bit in outcome)]
+    assert ct.contract(network.text, *operands) == 1
+    operands[-1] = operands[-1][::-1]
+    assert ct.contract(network.text, *operands) == 0
+
+
+def follow(terms: list[str], gates: list[np.ndarray[Any, Any]]) -> list[int]:
+    """The bits that the gates make of 0101..., one by one."""
+    bits = {label: at % 2 for at, label in enumerate(terms[:30])}
+    for term, gate in zip(terms[30:130], gates, strict=True):
+        first, second = np.argwhere(gate[:, :, bits[term[2]], bits[term[3]]])[0]
+        bits |= {term[0]: int(first), term[1]: int(second)}
+    return [bits[label] for label in terms[130:]]
+
+
+# --- mode orders ----------------------------------------------------------------------------------
+
+# Bytes that are copied at most; what is left is where two readers of a tensor disagree.
+COPIED = {
+    **dict.fromkeys(("ring", "star", "tree", "tebd", "ccsd-ladder", "ccsd-holes"), 0),
+    **dict.fromkeys(("ccsd-singles", "factors", "amplitude-30"), 0),
+    "lattice": 16e6,
+    "mps": 0.27e6,
+    "regular": 1.6e6,
+    "fitting": 1.5e6,
+    "regular-40": 0.36e6,
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_fewer_bytes_are_copied_than_tensordot_copies(name: str) -> None:
+    network = next(each for each in NETWORKS if each.name == name)
+    path = path_of(network)
+    ours, theirs = copied_bytes(plan_of(network, path)), tensordot_bytes(network, path)
+    assert ours < theirs
+    assert ours <= COPIED[name]
+
+
+def test_an_order_is_chosen_for_the_reader_of_the_reader() -> None:
+    """((ab,bcd),de),ce: c and e have to lie side by side, two products later."""
+    leaves = [Layout(tuple(map(ord, x))) for x in ("ab", "bcd", "de", "ce")]
+    modes = [frozenset(map(ord, x)) for x in ("acd", "ace", "a")]
+    pairs = [Pair(0, 1, modes[0]), Pair(4, 2, modes[1]), Pair(5, 3, modes[2])]
+    first, second, last = mode_orders(leaves, pairs, [8] * 128, None, {})
+    assert "ce" in "".join(map(chr, second))
+    assert "".join(map(chr, first)) in ("acd", "cda")
+    assert last == (ord("a"),)
+
+
+# --- what is shared, freed, and computed once -----------------------------------------------------
+
+
+def operation(text: str, extent: int, same: tuple[int, ...] = ()) -> ct.Contraction:
+    terms, output = text.split("->")
+    operands = [
+        ct.Operand(ct.TensorDescriptor((extent,) * len(term)), tuple(term))
+        for term in (*terms.split(","), output)
+    ]
+    return ct.Contraction(tuple(operands[:-1]), operands[-1], same=same)
+
+
+def plan(text: str, path: Any, same: tuple[int, ...] = (), extent: int = 8) -> Plan:
+    return make_plan(operation(text, extent, same), ct.PlanPreference(path=tuple(path)))
+
+
+def test_equal_products_are_formed_once() -> None:
+    """(AB)(AB)' of the same A and B, under other names of the modes."""
+    path = [(0, 1), (0, 1), (0, 1)]
+    apart, shared = plan("ab,bc,db,be->acde", path), plan("ab,bc,db,be->acde", path, (0, 1, 0, 1))
+    verify(shared)
+    assert len(apart.steps) == 3
+    assert len(shared.steps) == 2
+    other = plan("ab,bc,bd,be->acde", path, (0, 1, 0, 1))  # wired otherwise
+    assert len(other.steps) == 3
+
+
+def test_the_same_array_twice_is_noticed() -> None:
+    rng = np.random.default_rng(2)
+    a, b = rng.random((2, 5, 5))
+    handle = ct.Handle()
+    for operands in ((a, b, *np.array((a, b))), (a, b, a, b), (a, b, b, a), (a, b, a.copy(), b)):
+        expected = np.einsum("ij,jk,kl,lm->im", *operands)
+        for _ in range(2):
+            found = ct.contract("ij,jk,kl,lm->im", *operands, handle=handle)
+            np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert len(handle.plans) == 4
+
+
+def test_an_operand_is_the_same_as_an_earlier_one_of_its_layout() -> None:
+    with pytest.raises(ct.InvalidValueError, match="3 inputs, 1 numbers"):
+        operation("ab,bc,cd->ad", 4, (0,))
+    with pytest.raises(ct.InvalidValueError, match="input 1 is not the same as input 2"):
+        operation("ab,bc,cd->ad", 4, (0, 2, 2))
+    with pytest.raises(ct.InvalidValueError, match="input 2 is not the same as input 0"):
+        operation("ab,bc,c->a", 4, (0, 1, 0))
+
+
+def test_results_with_equal_factors_are_twins_however_they_are_ordered() -> None:
+    pairs = [Pair(0, 1, frozenset({0, 2})), Pair(3, 2, frozenset({3, 5}))]
+    leaves = [("A", (0, 1)), ("B", (1, 2)), ("A", (3, 4)), ("B", (4, 5))]
+    (node, twin), *others = twins(pairs, leaves).items()
+    assert (node, twin.source, dict(twin.modes)) == (5, 4, {0: 3, 2: 5})
+    assert not others
+
+
+def test_little_is_alive_at_once() -> None:
+    """Two large branches that end small: one is finished before the other is begun."""
+    large, small = frozenset({0, 1}), frozenset({0})
+    pairs = [
+        *(Pair(0, 1, large), Pair(2, 3, large)),
+        *(Pair(6, 4, small), Pair(7, 5, small), Pair(8, 9, frozenset())),
+    ]
+    found = scheduled(pairs, 6, lambda modes: 10 ** len(modes))
+    assert [len(pair.modes) for pair in found] == [2, 1, 2, 1, 0]
+    assert [(pair.left, pair.right) for pair in found] == [(0, 1), (6, 4), (2, 3), (8, 5), (7, 9)]
+
+
+def test_memory_is_used_again() -> None:
+    chain = plan("ab,bc,cd,de,ef,fg->ag", [(0, 1), (0, 4), (0, 3), (0, 2), (0, 1)], extent=64)
+    assert chain.peak_bytes == 2 * 64 * 64 * 8
+    assert chain.workspace == chain.peak_bytes
+    assert all(isinstance(step, Gemm) for step in chain.steps)
+    assert plan("ab,bc->ac", [(0, 1)]).peak_bytes == 0
+
+
+def test_products_of_constants_are_computed_once() -> None:
+    rng = np.random.default_rng(3)
+    a, b, c, d = rng.random((4, 6, 6))
+    path = [(0, 1), (0, 2), (0, 1)]
+    product = ct.contract_expression("ab,bc,cd,de->ae", a, b, (6, 6), d, optimize=path)
+    assert len(product.plan.steps) == 2
+    np.testing.assert_allclose(product(c), a @ b @ c @ d, rtol=1e-12)
+    np.testing.assert_allclose(product(c, c=c, alpha=2), 2 * a @ b @ c @ d + c, rtol=1e-12)
+    with pytest.raises(ct.InvalidValueError, match=r"Operand 2 was planned.*\(6, 6\).*\(5, 6\)"):
+        product(c[:5])
+    b[...] = 0  # the value of ab was formed when the expression was made
+    np.testing.assert_allclose(product(c[::-1])[:, 0], product(np.ascontiguousarray(c[::-1]))[:, 0])
+    assert product(c).any()
+
+
+def test_operators_of_constants_act_once() -> None:
+    rng = np.random.default_rng(4)
+    a, b, c = rng.random((3, 4, 4)) + 1j * rng.random((3, 4, 4))
+    product = ct.contract_expression(
+        "ab,bc,cd->ad",
+        *(a, b, ct.TensorDescriptor((4, 4), dtype="complex128")),
+        operators=("conj", None, "conj"),
+        optimize=[(0, 1), (0, 1)],
+    )
+    assert len(product.plan.steps) == 1
+    np.testing.assert_allclose(product(c), a.conj() @ b @ c.conj(), rtol=1e-12)
+
+
+def test_constants_that_would_be_rounded_again_are_not_multiplied() -> None:
+    a, b, c = np.full((3, 4, 4), 0.3, "float16")
+    shape = ct.TensorDescriptor((4, 4), dtype="float16")
+    product = ct.contract_expression("ab,bc,cd->ad", a, b, shape, optimize=[(0, 1), (0, 1)])
+    assert len(product.plan.steps) == 2
+    assert np.array_equal(product(c), ct.contract("ab,bc,cd->ad", a, b, c))
+
+
+def test_like_products_are_planned_once_under_their_own_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But for the first product, of two operands, and the last, which alpha scales."""
+    planned = []
+
+    def counted(problem: Any, *arguments: Any, **options: Any) -> Any:
+        planned.append(problem)
+        return ways(problem, *arguments, **options)
+
+    ways = planner.options
+    monkeypatch.setattr(planner, "options", counted)
+    path = [(0, 1), (0, 4), (0, 3), (0, 2), (0, 1)]
+    chain = plan("ab,bc,cd,de,ef,fg->ag", path, extent=64)
+    steps = [step for step in chain.steps if isinstance(step, Gemm)]
+    summed = [loop.modes for step in steps for loop in step.loops if loop.kind is Kind.K]
+    assert [chain.labels[mode] for (mode,) in summed] == list("bcdef")
+    assert len(planned) == 3
