@@ -1,8 +1,10 @@
 """N operands -> a sequence of pairwise operations. The only importer of opt_einsum."""
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from typing import Any
 
 from contract.errors import InvalidValueError
@@ -31,18 +33,28 @@ def pairwise(
     """N-1 pairs that contract ``inputs`` to ``output``; ``path`` as opt_einsum's ``optimize``."""
     alive = list(range(len(inputs)))
     modes = list(inputs)
+    holders = Counter(chain(output, *inputs))  # of each mode, the output included
     pairs: list[Pair] = []
     for group in contraction_path(inputs, output, extents, path):
         taken = [alive[position] for position in group]
         alive = [each for position, each in enumerate(alive) if position not in group]
         result = taken[0]
-        for index, right in enumerate(taken[1:], 1):
-            needed = output.union(*(modes[each] for each in alive + taken[index + 1 :]))
-            pairs.append(Pair(result, right, (modes[result] | modes[right]) & needed))
-            modes.append(pairs[-1].modes)
+        for right in taken[1:]:
+            pair = Pair(result, right, _left_over(modes[result], modes[right], holders))
+            pairs.append(pair)
+            modes.append(pair.modes)
             result = len(modes) - 1
         alive.append(result)
     return tuple(pairs)
+
+
+def _left_over(one: Modes, other: Modes, holders: Counter[int]) -> Modes:
+    """The modes of a product that are needed still; it takes its factors' place as a holder."""
+    holders.subtract(one)
+    holders.subtract(other)
+    kept = frozenset(mode for mode in one | other if holders[mode])
+    holders.update(kept)
+    return kept
 
 
 def contraction_path(

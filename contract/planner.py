@@ -5,6 +5,7 @@ not is summed before anything else; a mode of stride 0 is dropped where another 
 modes of extent 1 do not take part.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise as neighbours
@@ -159,13 +160,12 @@ def _places(modes: Sequence[int], wanted: Sequence[int]) -> list[int]:
 
 def _without_broadcasts(terms: list[Term]) -> list[Term]:
     """Drop a mode of stride 0 from a term while another term still has the mode."""
-    result = list(terms)
-    for index, term in enumerate(result):
-        elsewhere = {m for i, other in enumerate(result) if i != index for m in other.modes}
-        kept = [m for m in term.modes if term.stride(m) or m not in elsewhere]
-        result[index] = replace(
-            term, modes=tuple(kept), strides=tuple(term.stride(m) for m in kept)
-        )
+    holders = Counter(mode for term in terms for mode in term.modes)
+    result = []
+    for term in terms:
+        kept = tuple(m for m in term.modes if term.stride(m) or holders[m] == 1)
+        holders.subtract(set(term.modes) - set(kept))
+        result.append(replace(term, modes=kept, strides=tuple(map(term.stride, kept))))
     return result
 
 
@@ -421,10 +421,10 @@ class _Builder:
         return result
 
     def _reduce_lone_modes(self, terms: list[Term], needed: set[int]) -> list[Term]:
+        holders = Counter(mode for term in terms for mode in term.modes)
         result = list(terms)
-        for index, term in enumerate(result):
-            others = {m for i, other in enumerate(result) if i != index for m in other.modes}
-            kept = tuple(m for m in term.fastest_first if m in others or m in needed)
+        for index, term in enumerate(terms):
+            kept = tuple(m for m in term.fastest_first if holders[m] > 1 or m in needed)
             if len(kept) < len(term.modes) and self._fits(kept):
                 reduced = self._temporary(kept, self.accumulator)
                 self._single(term, reduced, None, scaled=False)
