@@ -230,3 +230,20 @@ def test_arrays_of_two_kinds_are_refused(gpu: Gpu) -> None:
     for pair in ((a, x), (x, a)):
         with pytest.raises(ct.InvalidValueError, match="one kind"):
             ct.contract("ij,jk->ik", *pair)
+
+
+def test_products_of_constants_are_computed_once_on_the_gpu(
+    gpu: Gpu, rng: np.random.Generator
+) -> None:
+    """On one stream, before there are calls on others."""
+    x, y, z = (rng.uniform(-1, 1, shape).astype("f4") for shape in ((33, 40), (40, 17), (17, 20)))
+    a, b, c = map(gpu.array, (x, y, z))
+    stream = gpu.cupy.cuda.Stream(non_blocking=True)
+    planned = ct.contract_expression(
+        "ab,bc,cd->ad", x.shape, b, c, dtype="float32", optimize=[(1, 2), (0, 1)]
+    )
+    assert len(planned.plan.steps) == 1
+    result = planned(a, stream=stream)
+    stream.synchronize()
+    found = gpu.numpy(result)
+    np.testing.assert_allclose(found, x @ y @ z, rtol=0, atol=1e-4)
