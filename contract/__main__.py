@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -39,6 +38,7 @@ from contract.errors import CacheFileError, ContractError, InvalidValueError
 from contract.files import BFLOAT16, ArrayFile, check_writable, read, write
 from contract.plan_files import Record, identity_of, plan_files_in, read_plans
 from contract.planner import operation_extents
+from contract.sizes import memory_amount
 from contract.text import Row, aligned, seconds
 
 __all__ = ["main"]
@@ -48,12 +48,6 @@ Array = NDArray[Any]
 OK, CHECK_FAILED, REFUSED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 PRINTED_WHOLE = 64  # elements
 FIRST_ELEMENTS = 6
-UNITS = {"": 1, "B": 1} | {
-    f"{prefix}{suffix}": base**power
-    for power, letters in enumerate(("kK", "M", "G", "T"), start=1)
-    for prefix in letters
-    for suffix, base in (("B", 1000), ("", 1000), ("iB", 1024))
-}
 DTYPES = (
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "bool"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -457,7 +451,7 @@ def _add_planning(parser: _Parser) -> None:
         "--optimize", default="auto", metavar="METHOD", help="contraction path, as opt_einsum has"
     )
     parser.add_argument(
-        "--memory-limit", type=_bytes, metavar="BYTES", help="such as 1000000, 1.5GiB or 80%%"
+        "--memory-limit", type=_amount, metavar="BYTES", help="such as 1000000, 1.5GiB or 80%%"
     )
 
 
@@ -476,19 +470,11 @@ def _compute_type(text: str) -> ComputeType:
     raise argparse.ArgumentTypeError(f"{text!r} is not one of {names}")
 
 
-def _bytes(text: str) -> int:
-    """A number of bytes: plain, with a decimal or binary unit, or percent of the main memory."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *(%|[A-Za-z]*)", text)
-    if match is None or match[2] not in {*UNITS, "%"}:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 1000000, 1.5GiB or 80%")
-    unit = Decimal(UNITS[match[2]]) if match[2] in UNITS else Decimal(_main_memory()) / 100
-    return int(Decimal(match[1]) * unit)
-
-
-def _main_memory() -> int:
-    if not hasattr(os, "sysconf"):
-        raise argparse.ArgumentTypeError("the size of the main memory is not known here")
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def _amount(text: str) -> int | str:
+    try:
+        return memory_amount("the limit", text)
+    except InvalidValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _extents(text: str) -> list[tuple[str, int]]:

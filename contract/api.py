@@ -1,17 +1,20 @@
 """The public verbs of the engine: contract, and contract_expression to plan once."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from contract.compute import ComputeType
 from contract.descriptors import PlanPreference, TensorDescriptor
+from contract.distributed import spread
 from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.evaluation import (
     arrays_of,
     beta_of,
     bound_call,
+    cuts_of,
     evaluate,
     frozen,
     handle_for,
@@ -28,6 +31,7 @@ from contract.run.arrays import Array, Arrays, Layout, is_array, require_one_kin
 from contract.run.call import Call
 from contract.run.explain import explain
 from contract.run.graph import CapturedContraction
+from contract.run.progress import reporting
 
 __all__ = ["ContractExpression", "contract", "contract_expression", "contract_trinary"]
 
@@ -43,10 +47,13 @@ def contract(
     compute_type: ComputeType | str | None = None,
     operators: Sequence[Operator | str | None] | None = None,
     optimize: Any = "auto",
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     preference: PlanPreference | None = None,
     handle: Handle | None = None,
     stream: Any = None,
+    slices: Any = None,
+    executor: Any = None,
+    progress: bool | None = None,
 ) -> Array:
     """D = alpha * op(T1) * op(T2) * ... + beta * op(C), summed over the modes that D has not.
 
@@ -58,8 +65,14 @@ def contract(
     ``out``. C has the modes of the output in any layout; beta is 1 where C is given and beta
     is not. With alpha or beta 0 the scaled tensors are not read. ``operators`` has one unary
     operator (or None) for each operand, and may have one more for C. ``optimize`` is
-    opt_einsum's; ``memory_limit`` bounds the bytes of the result and the workspace together;
-    ``preference`` says how to plan, tune and cache (None: as the handle prefers).
+    opt_einsum's; ``preference`` says how to plan, tune and cache (None: as the handle prefers).
+
+    ``memory_limit`` (bytes, "2GB", or "80%" of what is free when it is planned) bounds the result
+    and the workspace together. What needs more, or more than is free, is computed in slices: modes
+    are cut into chunks, chosen so that few FLOPs are repeated, or as ``slices`` says: a mapping
+    from modes to numbers of chunks, or a sequence of modes. ``executor`` (of concurrent.futures or
+    mpi4py, or a dask.distributed.Client) runs slices in parallel. ``progress`` shows a bar on a
+    terminal: True always, False never, None for what takes longer than a second.
 
     CuPy arrays give a CuPy array and run on their device: on ``stream``, or on CuPy's current
     stream, without waiting for it. All arrays of a call lie on one device.
@@ -70,7 +83,8 @@ def contract(
     Source: numpy.einsum for the notation, cuTENSOR's contraction for alpha, beta, C and types.
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
-    if out is None and c is None and beta is None and stream is None and not LOGGER.active:
+    plain = slices is None and executor is None and progress is None and not LOGGER.active
+    if plain and out is None and c is None and beta is None and stream is None:
         written, arrays = expression, operands
         if type(expression) is not str:
             written, arrays = interleaved_arguments((expression, *operands))
@@ -84,14 +98,16 @@ def contract(
                 call = None
             if call is not None:
                 return call.fresh(arrays, alpha)
-    with LOGGER.call("contract", locals()) if LOGGER.active else UNWATCHED:
+    with LOGGER.call("contract", locals()) if LOGGER.active else UNWATCHED, reporting(progress):
         written, arrays = written_arguments(expression, operands)
         options = Options(
             *(order, compute_type, frozen(operators), frozen(optimize), memory_limit, preference),
             same=repeated(arrays),
+            slices=cuts_of(slices),
         )
         scalars = alpha, beta_of(c, beta), 0
-        return evaluate(handle, written, arrays, options, out, c, scalars, stream)
+        by = None if executor is None else partial(spread, executor, handle)
+        return evaluate(handle, written, arrays, options, out, c, scalars, stream, by)
 
 
 def contract_trinary(
@@ -122,9 +138,12 @@ def contract_expression(
     compute_type: ComputeType | str | None = None,
     operators: Sequence[Operator | str | None] | None = None,
     optimize: Any = "auto",
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     preference: PlanPreference | None = None,
     handle: Handle | None = None,
+    slices: Any = None,
+    executor: Any = None,
+    progress: bool | None = None,
 ) -> "ContractExpression":
     """A callable that evaluates ``expression`` for operands of the given shapes, planned once.
 
@@ -140,7 +159,8 @@ def contract_expression(
     with LOGGER.call("contract_expression", locals()) if LOGGER.active else UNWATCHED:
         written, operands = written_arguments(expression, operands)
         options = Options(
-            *(order, compute_type, frozen(operators), frozen(optimize), memory_limit, preference)
+            *(order, compute_type, frozen(operators), frozen(optimize), memory_limit, preference),
+            slices=cuts_of(slices),
         )
         try:
             kind = np.dtype(dtype)
@@ -148,7 +168,7 @@ def contract_expression(
             raise UnsupportedTypeError(f"dtype is a NumPy data type: it is {dtype!r}.") from None
         given = tuple(_operand(x, kind) for x in operands)
         _check_constants(constants, given)
-        return ContractExpression(written, given, options, handle)
+        return ContractExpression(written, given, options, handle, executor, progress)
 
 
 def _check_constants(constants: Any, given: Sequence[Any]) -> None:
@@ -199,9 +219,13 @@ class ContractExpression:
         operands: tuple[TensorDescriptor | Array, ...],
         options: Options,
         handle: Handle | None,
+        executor: Any = None,
+        progress: bool | None = None,
     ) -> None:
         given = {at: x for at, x in enumerate(operands) if is_array(x)}
         self._operands = operands
+        self._executor = executor
+        self._progress = progress
         self._handle = handle_for(handle, tuple(given.values()))
         self._bound = handle is not None or bool(given)  # to where it computes
         self._elsewhere: dict[Handle, ContractExpression] = {}
@@ -242,7 +266,8 @@ class ContractExpression:
         stream: Any = None,
     ) -> Array:
         """The result for ``operands``: one array for each operand that is no constant."""
-        if out is None and c is None and beta is None and stream is None and not LOGGER.active:
+        plain = self._executor is None and self._progress is None and not LOGGER.active
+        if plain and out is None and c is None and beta is None and stream is None:
             whole = len(operands) == len(self._variable)
             arrays = self._with_constants(operands) if self._constants and whole else operands
             if self._arrays.layouts(arrays) == self._signature:
@@ -255,7 +280,10 @@ class ContractExpression:
                 return planned(*operands, out=out, c=c, alpha=alpha, beta=beta, stream=stream)
             arrays = self._checked(operands)
             scalars = alpha, beta_of(c, beta), 0
-            result = evaluate(handle, self._written, arrays, self._options, out, c, scalars, stream)
+            written, options = self._written, self._options
+            by = None if self._executor is None else partial(spread, self._executor, handle)
+            with reporting(self._progress):
+                result = evaluate(handle, written, arrays, options, out, c, scalars, stream, by)
             if self._signature is None:
                 self._plan()
             return result
@@ -290,10 +318,11 @@ class ContractExpression:
 
     def explain(self) -> str:
         """The plan as a table: steps, costs, candidates, and why the chosen ones won."""
-        return explain(self.plan)
+        loaded = self._call.loaded
+        return "\n\n".join((*loaded.notes, explain(loaded.plans[0])))
 
     def __str__(self) -> str:
-        return str(self.plan)
+        return str(self._call.loaded)
 
     def __repr__(self) -> str:
         operands = ", ".join(str(shape) for shape, *_ in self._layouts)
@@ -303,7 +332,8 @@ class ContractExpression:
         """The same expression for the device of a handle; made once."""
         if handle not in self._elsewhere:
             self._elsewhere[handle] = ContractExpression(
-                self._written, self._operands, self._options, handle
+                *(self._written, self._operands, self._options, handle),
+                *(self._executor, self._progress),
             )
         return self._elsewhere[handle]
 

@@ -21,6 +21,7 @@ from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.expression import parse_layout
 from contract.layout import named_layout, overlaps, packed_strides, vectorised_layout
 from contract.operators import BinaryOperator, Operator, require, require_binary
+from contract.sizes import memory_bytes
 
 __all__ = [
     "Algo",
@@ -442,6 +443,7 @@ class PlanPreference:
     ``path`` is what opt_einsum takes as ``optimize``: a name, an explicit path, or an optimizer.
     ``workspace_limit`` (bytes) excludes plans with more workspace, ``memory_limit`` (bytes) those
     that take more beside operands and result all together: the tiles of the host's steps too.
+    Limits may be written as "500MiB".
     ``jit_mode`` decides whether kernels are compiled for the extents of the plan. Incremental
     tuning measures ``incremental_count`` candidates.
     """
@@ -465,6 +467,10 @@ class PlanPreference:
             raise InvalidValueError(
                 f"incremental_count is an integer of 1 or more: it is {self.incremental_count!r}."
             )
+        for name in ("workspace_limit", "memory_limit"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                object.__setattr__(self, name, memory_bytes(name, value, _not_known))
         for name in ("kernel_rank", "workspace_limit", "memory_limit"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 0):
@@ -475,6 +481,10 @@ class PlanPreference:
         """Bytes that temporary tensors may take by either limit; None without limits."""
         limits = [x for x in (self.workspace_limit, self.memory_limit) if x is not None]
         return min(limits, default=None)
+
+
+def _not_known() -> None:
+    """A preference is not bound to a device: there is no memory to take a share of."""
 
 
 class WorkspacePreference(Enum):

@@ -35,7 +35,7 @@ def permute(
     dtype: Any = None,
     order: str = "F",
     compute_type: ComputeType | str | None = None,
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     handle: Handle | None = None,
     stream: Any = None,
 ) -> Array:
@@ -75,7 +75,7 @@ def reduce(
     operators: Sequence[Operator | str | None] | None = None,
     order: str = "F",
     compute_type: ComputeType | str | None = None,
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     handle: Handle | None = None,
     stream: Any = None,
 ) -> Array:
@@ -111,7 +111,7 @@ def elementwise_binary(
     dtype: Any = None,
     order: str = "F",
     compute_type: ComputeType | str | None = None,
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     handle: Handle | None = None,
     stream: Any = None,
 ) -> Array:
@@ -152,7 +152,7 @@ def elementwise_trinary(
     dtype: Any = None,
     order: str = "F",
     compute_type: ComputeType | str | None = None,
-    memory_limit: int | None = None,
+    memory_limit: int | str | None = None,
     handle: Handle | None = None,
     stream: Any = None,
 ) -> Array:

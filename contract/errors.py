@@ -41,14 +41,16 @@ class NotSupportedError(ContractError, NotImplementedError):
 class InsufficientWorkspaceError(ContractError, MemoryError):
     """The call needs more memory than the limit or the machine allows.
 
-    ``needed`` are the bytes of the plan that needs least, where plans were compared.
+    ``needed`` are the bytes of the plan that needs least, where plans were compared; ``sliced``
+    those in the smallest slices found, where slices were sought.
     """
 
     status = "INSUFFICIENT_WORKSPACE"
 
-    def __init__(self, message: str, needed: int | None = None) -> None:
+    def __init__(self, message: str, needed: int | None = None, sliced: int | None = None) -> None:
         super().__init__(message)
         self.needed = needed
+        self.sliced = sliced
 
 
 class ArchMismatchError(ContractError, RuntimeError):

@@ -1,12 +1,14 @@
 """Arrays and a request -> the result: plan once, keep the plan, run it."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from contract.errors import InvalidValueError, UnsupportedTypeError
+from contract.fitting import Cuts
 from contract.handle import Handle, default_handle, device_handle
 from contract.request import Options, Written, call_for
 from contract.run.arrays import (
@@ -17,13 +19,14 @@ from contract.run.arrays import (
     require_host_scalar,
     require_one_kind,
 )
-from contract.run.call import BoundCall
+from contract.run.call import BoundCall, Call
 from contract.run.cupy_module import cupy_of
 
 __all__ = [
     "arrays_of",
     "beta_of",
     "bound_call",
+    "cuts_of",
     "evaluate",
     "frozen",
     "handle_for",
@@ -41,13 +44,16 @@ def evaluate(
     c: Any = None,
     scalars: tuple[Any, Any, Any] = (1, 0, 0),
     stream: Any = None,
+    by: Callable[[Call], Call] | None = None,
 ) -> Array:
     """A verb with its options checked and frozen; plans are cached under all of them.
 
     ``scalars`` are alpha, beta and gamma; with a beta of 0, ``c`` is checked and not read.
+    ``by`` makes of the planned call the one that is run.
     """
     with handle.arrays.on(stream):
-        result = bound_call(handle, written, operands, options, out, c, scalars)()
+        bound = bound_call(handle, written, operands, options, out, c, scalars)
+        result = (bound if by is None else bound._replace(call=by(bound.call)))()
     return result if out is None else out
 
 
@@ -112,7 +118,8 @@ def _bound(
 
 def _is_plain(options: Options) -> bool:
     """Whether ``contract`` looks a call with these options up by itself."""
-    return options.operators is None and options.dtype is None and options.form is None
+    beyond = options.operators, options.dtype, options.form, options.slices
+    return beyond == (None,) * len(beyond)
 
 
 def _without_operator_of_c(options: Options, count: int) -> Options:
@@ -182,6 +189,21 @@ def arrays_of(kind: Arrays, operands: Sequence[Any], out: Any = None, c: Any = N
 def frozen(value: Any) -> Any:
     """Lists as tuples, so that an option can be part of a key."""
     return tuple(frozen(each) for each in value) if isinstance(value, list | tuple) else value
+
+
+def cuts_of(slices: Any) -> Cuts | None:
+    """What a caller wrote for ``slices``, as part of a key."""
+    if slices is None:
+        return None
+    try:
+        pairs = slices.items() if isinstance(slices, Mapping) else [(x, None) for x in slices]
+        cuts = tuple((label, parts if parts is None else index(parts)) for label, parts in pairs)
+        hash(cuts)
+    except TypeError:
+        raise InvalidValueError(
+            f"slices are modes, or a mapping from modes to numbers of chunks: they are {slices!r}."
+        ) from None
+    return cuts
 
 
 def beta_of(c: Any, beta: Any) -> Any:

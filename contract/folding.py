@@ -37,11 +37,15 @@ def fold(
     """The expression with every product of constants alone replaced by its value.
 
     The order of the products is that of the whole expression. Nothing is replaced where a value
-    would be rounded to less than the type it is summed in.
+    would be rounded to less than the type it is summed in, nor where memory is limited or modes
+    are sliced: values are as large as they are.
     """
     count = len(layouts)
     whole = Folded(written, options, tuple(range(count)), ())
-    if not 1 < len(constants) < count or not _is_exact(layouts) or handle.arrays.capturing():
+    limited = options.memory_limit is not None or options.slices is not None
+    if limited or not 1 < len(constants) < count or not _is_exact(layouts):
+        return whole
+    if handle.arrays.capturing():
         return whole
     network = _Network.of(written, layouts, replace(options, optimize=path_of(handle, options)))
     tops = network.products_of(constants)

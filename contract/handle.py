@@ -239,13 +239,16 @@ class Handle:
     def write_plans(self, path: str | PathLike[str]) -> int:
         """Write the plan cache to a file, whole or not at all, and return how many plans it has.
 
-        Plans that are still being tuned, and those by a path that is a function, are left out.
+        Plans that are still being tuned, those by a path that is a function, and how slices are
+        put together are left out.
         CacheFileError for what the system refuses.
         """
         records = [
             Record(preference, loaded.plan, loaded.measured)
             for (_, preference), loaded in self.plans.items()
-            if loaded.settled and is_storable(preference, PlanPreference)
+            if loaded.settled
+            and loaded.plans == (loaded.plan,)
+            and is_storable(preference, PlanPreference)
         ]
         write_plans(Path(path), records, self.executor.identity)
         return len(records)

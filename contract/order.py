@@ -9,7 +9,7 @@ from typing import Any
 
 from contract.errors import InvalidValueError
 
-__all__ = ["Pair", "contraction_path", "is_path_name", "pairwise"]
+__all__ = ["Pair", "Path", "contraction_path", "is_path_name", "pairwise"]
 
 Modes = frozenset[int]
 Path = tuple[tuple[int, ...], ...]

@@ -7,7 +7,7 @@ builds no strings.
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Integral
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -27,11 +27,13 @@ from contract.descriptors import (
 )
 from contract.errors import InsufficientWorkspaceError, InvalidValueError, UnsupportedTypeError
 from contract.expression import Expression, interleaved, mode_extents, parse
+from contract.fitting import Cuts, fitting_plan
 from contract.handle import Handle
 from contract.layout import overlaps, packed_strides
 from contract.operators import BinaryOperator, Operator, unary
 from contract.run.arrays import Arrays, Layout, is_describable, require_host_scalar
 from contract.run.call import Call, check_output_type, describe, fixed_bytes, scalar_in
+from contract.sizes import memory_amount, memory_bytes
 
 __all__ = [
     "Combination",
@@ -86,19 +88,21 @@ class Options:
     ``dtype`` is the type of products and sums (and of a result made here); None: NumPy's
     result type of the operands. ``casting`` is the rule by which ``out`` may have another type.
     ``form`` says what is asked where that is not a contraction. ``same`` has for each operand the
-    first that is the same array; empty where all differ.
+    first that is the same array; empty where all differ. ``slices`` are (label, number of chunks),
+    one for each mode to slice.
     """
 
     order: str = "F"
     compute_type: ComputeType | str | None = None
     operators: tuple[Operator | str | None, ...] | None = None
     optimize: Hashable = "auto"
-    memory_limit: int | None = None
+    memory_limit: int | str | None = None
     preference: PlanPreference | None = None
     dtype: np.dtype[Any] | None = None
     casting: Casting = "same_kind"
     form: Reducing | Combination | None = None
     same: tuple[int, ...] = ()
+    slices: Cuts | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -112,9 +116,8 @@ class Options:
             ) from None
         if not isinstance(self.preference, PlanPreference | None):
             raise InvalidValueError(f"preference is a PlanPreference: it is {self.preference!r}.")
-        limit = self.memory_limit
-        if limit is not None and (not isinstance(limit, Integral) or limit < 0):
-            raise InvalidValueError(f"memory_limit is a number of bytes: it is {limit!r}.")
+        if self.memory_limit is not None:
+            memory_amount("memory_limit", self.memory_limit)
 
     def _check_types(self) -> None:
         if not isinstance(self.compute_type, ComputeType | str | None):
@@ -151,23 +154,40 @@ def call_for(
     out: Layout | None = None,
     addend: Layout | None = None,
 ) -> Call:
-    """Plan and load the request; nothing is allocated for operands or results."""
+    """Plan and load the request; nothing is allocated for operands or results.
+
+    What needs more memory than there may be is planned in slices, where that can be done.
+    """
     operation = operation_for(handle.arrays, written, layouts, options, out, addend)
     copied = tuple(at for at, layout in enumerate(layouts) if not is_describable(layout))
+    limit = memory_bytes("memory_limit", options.memory_limit, handle.arrays.available_bytes)
+    return _call_within(handle, operation, options, copied, out, addend, limit)
+
+
+def _call_within(
+    handle: Handle,
+    operation: OperationDescriptor,
+    options: Options,
+    copied: tuple[int, ...],
+    out: Layout | None,
+    addend: Layout | None,
+    limit: int | None,
+) -> Call:
     fixed = fixed_bytes(operation, copied, out, addend)
-    limit = options.memory_limit
+    preference = _preference(handle, options, fixed, limit)
     try:
-        loaded = handle.plan(operation, _preference(handle, options, fixed))
+        loaded = fitting_plan(handle, operation, preference, options.slices)
     except InsufficientWorkspaceError as error:
         if limit is None:
             raise
-        raise _over_limit(fixed + (error.needed or 0), limit) from None
+        raise _over_limit(fixed, error, limit) from None
     if limit is not None and fixed > limit:
-        raise _over_limit(fixed, limit)
-    return Call(loaded, copied, limit, out, addend)
+        raise _over_limit(fixed, InsufficientWorkspaceError("", 0), limit)
+    smaller = partial(_call_within, handle, operation, options, copied, out, addend)
+    return Call(loaded, copied, limit, out, addend, None if options.slices else smaller)
 
 
-def _preference(handle: Handle, options: Options, fixed: int) -> PlanPreference:
+def _preference(handle: Handle, options: Options, fixed: int, limit: int | None) -> PlanPreference:
     """The caller's preference, or the handle's, under the limit of the call.
 
     What is not kept between calls cannot be tuned by them.
@@ -176,7 +196,7 @@ def _preference(handle: Handle, options: Options, fixed: int) -> PlanPreference:
     kept = handle.plans.capacity and given.cache_mode is not CacheMode.NONE
     autotune = given.autotune if kept else AutotuneMode.NONE
     path = path_of(handle, options)
-    limit = _left(options.memory_limit, fixed, given.memory_limit)
+    limit = _left(limit, fixed, given.memory_limit)
     if (path, limit, autotune) == (given.path, given.memory_limit, given.autotune):
         return given
     return replace(given, path=path, memory_limit=limit, autotune=autotune)
@@ -196,11 +216,18 @@ def _left(limit: int | None, fixed: int, beside: int | None) -> int | None:
     return left if beside is None else min(left, beside)
 
 
-def _over_limit(needed: int, limit: int) -> InsufficientWorkspaceError:
+def _over_limit(
+    fixed: int, error: InsufficientWorkspaceError, limit: int
+) -> InsufficientWorkspaceError:
+    """The same for the whole call, which needs ``fixed`` bytes whatever its plan."""
+    needed = fixed + (error.needed or 0)
+    sliced = None if error.sliced is None else fixed + error.sliced
+    in_slices = "" if sliced is None else f", {sliced} bytes in the smallest slices found"
     return InsufficientWorkspaceError(
-        f"The call needs {needed} bytes for its result and workspace, memory_limit is "
+        f"The call needs {needed} bytes for its result and workspace{in_slices}; memory_limit is "
         f"{limit} bytes.",
         needed,
+        sliced,
     )
 
 

@@ -11,7 +11,7 @@ from contract.layout import offset_bounds
 from contract.run.arrays import Array, Arrays, is_array, kind_of
 from contract.workspace import ALIGNMENT
 
-__all__ = ["bind", "bind_workspace"]
+__all__ = ["aligned", "bind", "bind_workspace"]
 
 
 def bind(
@@ -80,10 +80,15 @@ def bind_workspace(arrays: Arrays, workspace: Any, required: int) -> Array | Non
             f"{kind_of(workspace)}."
         )
     memory = workspace.reshape(-1).view(np.uint8)
-    start = -arrays.address(memory) % ALIGNMENT if required else 0
-    if memory.size - start < required:
+    found = aligned(arrays, memory) if required else memory
+    if found.size < required:
         raise InsufficientWorkspaceError(
             f"The plan needs {required} bytes of workspace from a multiple of {ALIGNMENT} on; "
-            f"{memory.size - start} bytes are given."
+            f"{found.size} bytes are given."
         )
-    return memory[start:]
+    return found
+
+
+def aligned(arrays: Arrays, memory: Array) -> Array:
+    """The bytes from the first line on."""
+    return memory[-arrays.address(memory) % ALIGNMENT :]

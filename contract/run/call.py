@@ -6,7 +6,7 @@ be written in place (it overlaps an input, or is not describable) is computed ap
 the way out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from math import prod
 from typing import Any, NamedTuple
@@ -44,7 +44,8 @@ class Call:
     ``copied`` are the inputs that are copied into column-major order first, as C is where
     ``copies_addend``; ``apart``: the output cannot be written in place, whatever the operands.
     ``needed_bytes`` is all that a call allocates, ``fresh_bytes`` of it the result. Copies of
-    operands that are not aligned come on top: a layout does not tell.
+    operands that are not aligned come on top: a layout does not tell. ``smaller`` makes a call for
+    the same that needs at most so many bytes.
     """
 
     __slots__ = (
@@ -60,6 +61,7 @@ class Call:
         "new_output",
         "product",
         "scalar",
+        "smaller",
     )
 
     def __init__(
@@ -69,8 +71,10 @@ class Call:
         limit: int | None = None,
         out: Layout | None = None,
         addend: Layout | None = None,
+        smaller: "Callable[[int], Call] | None" = None,
     ) -> None:
         self.loaded = loaded
+        self.smaller = smaller
         self.arrays = loaded.arrays
         self.copied = copied
         self.apart = out is not None and not is_describable(out)
@@ -92,8 +96,9 @@ class Call:
             return self.product(inputs)
         if self.arrays.capturing():
             return self._captured(inputs, None, None, (alpha, 0, 0))
-        if self.needed_bytes > LARGE_BYTES:
-            self._check_memory()
+        fitting = self._fitting()
+        if fitting is not self:
+            return fitting.fresh(inputs, alpha)
         scalars = self.scalar_value("alpha", alpha), 0, 0
         if self.copied:
             inputs = self._described(inputs)
@@ -149,8 +154,9 @@ class Call:
         workspace: Array | None = None,
     ) -> Array:
         """``into``, whether or not a graph is being captured."""
-        if self.needed_bytes > LARGE_BYTES:
-            self._check_memory()
+        fitting = self._fitting()
+        if fitting is not self:
+            return fitting.perform(inputs, out, addend, scalars, workspace)
         alpha, beta, gamma = scalars
         scalars = (
             self.scalar_value("alpha", alpha),
@@ -229,13 +235,29 @@ class Call:
                 f"{self.limit} bytes."
             )
 
-    def _check_memory(self) -> None:
+    def _fitting(self) -> "Call":
+        """This call, or one that does with the memory that is free."""
+        if self.needed_bytes <= LARGE_BYTES:
+            return self
         free = self.arrays.available_bytes()
-        if free is not None and self.needed_bytes > free:
-            raise InsufficientWorkspaceError(
-                f"The call needs {self.needed_bytes} bytes for its result and workspace; "
-                f"{free} bytes are free."
-            )
+        if free is None or self.needed_bytes <= free:
+            return self
+        in_slices = ""
+        if self.smaller is not None:
+            try:
+                return self.smaller(_usable(free))
+            except InsufficientWorkspaceError as error:
+                in_slices = f", {error.sliced} bytes in slices" if error.sliced else ""
+        raise InsufficientWorkspaceError(
+            f"The call needs {self.needed_bytes} bytes for its result and workspace{in_slices}; "
+            f"{free} bytes are free."
+        )
+
+
+def _usable(free: int) -> int:
+    """What is left for others is an eighth; few different values, for plans are kept by them."""
+    step = 1 << max(free.bit_length() - 4, 0)
+    return (free - free // 8) // step * step
 
 
 class BoundCall(NamedTuple):

@@ -59,6 +59,11 @@ class Loaded(ABC):
         return True
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What there is to say before the plans are printed."""
+        return ()
+
+    @property
     def scalar_type(self) -> str:
         """The data type of alpha, beta and gamma."""
         return self.plan.operation.rule.scalar

@@ -45,11 +45,14 @@ from contract.run.host_views import Array
 from contract.run.kernel_families import family_name, load_kernels
 from contract.run.memory import NOTHING, MemoryPool
 from contract.run.processor import processor_name
+from contract.run.progress import counted
 from contract.run.steps import Memory, Prepared, Run, Scalars
 from contract.run.workers import Workers
 from contract.workspace import rounded
 
 __all__ = ["HostExecutor", "LoadedPlan"]
+
+LONG_PATH = 16  # steps; only so many are worth a look at whether somebody waits for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +126,13 @@ class LoadedPlan(Loaded):
             slots += [make(memory.workspace) for make in self.temporaries]
             memory = Memory(memory.workspace[rounded(self.plan.workspace) :], memory.tiles)
         with np.errstate(all="ignore"):
-            for run in self.runs:
-                run(slots, scalars, memory)
+            if len(self.runs) < LONG_PATH:
+                for run in self.runs:
+                    run(slots, scalars, memory)
+                return
+            with counted(self.runs, len(self.runs), "step") as runs:
+                for run in runs:
+                    run(slots, scalars, memory)
 
     def trace(
         self, inputs: Sequence[Array], output: Array, addend: Array | None, scalars: Scalars

@@ -13,7 +13,7 @@ import pytest
 
 import contract
 from contract import demo, files, plan_files
-from contract.__main__ import _bytes, main
+from contract.__main__ import main
 from contract.files import ArrayFile
 
 ROOT = Path(contract.__file__).parents[1]
@@ -405,32 +405,6 @@ def test_links_are_followed_and_permissions_kept(folder):
     assert Path("link.npy").is_symlink()
     assert np.load("B.npy").shape == (6, 5, 4)
     assert Path("B.npy").stat().st_mode & 0o777 == 0o640
-
-
-# --- sizes in bytes --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("0", 0),
-        ("1000000", 1000000),
-        ("12B", 12),
-        ("1.5GiB", 3 << 29),
-        ("2 kB", 2000),
-        ("2K", 2000),
-        ("3MB", 3000000),
-        ("1TiB", 1 << 40),
-    ],
-)
-def test_sizes(text, value):
-    assert _bytes(text) == value
-
-
-def test_percent_of_the_main_memory():
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert _bytes("100%") == total
-    assert abs(_bytes("12.5%") - total / 8) < 1
 
 
 # --- processes -------------------------------------------------------------------------------
