@@ -1,28 +1,18 @@
 """Handle: one device or the host; its executor, plan cache, settings and memory."""
 
-import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import cache, partial
-from itertools import count, islice
+from functools import cache
 from operator import index
 from os import PathLike
 from pathlib import Path
-from time import monotonic
 from types import TracebackType
 from typing import Any
-from weakref import finalize
 
 import numpy as np
 
 from contract.cache import PlanCache
-from contract.call_text import operation_text
-from contract.codec import is_storable
 from contract.config import Settings
 from contract.descriptors import (
-    Algo,
-    AutotuneMode,
-    CacheMode,
     Contraction,
     ElementwiseOperation,
     OperationDescriptor,
@@ -31,29 +21,21 @@ from contract.descriptors import (
     WorkspacePreference,
 )
 from contract.errors import (
-    CacheFileError,
-    InsufficientWorkspaceError,
     InvalidValueError,
     NotSupportedError,
-    UnsupportedTypeError,
 )
-from contract.information import report, tuning_text
-from contract.logging import LOGGER, UNWATCHED, Level
+from contract.kept_plans import KeptPlans
+from contract.logging import LOGGER, UNWATCHED
 from contract.nvtx import nvtx_ranges
-from contract.plan import Plan
-from contract.plan_files import PlanStore, Record, read_plans, store_path, write_plans
-from contract.planner import make_plan
+from contract.planning import Planning
 from contract.run.arrays import Arrays, require_host_scalar
 from contract.run.binding import bind, bind_workspace
 from contract.run.call import Call
 from contract.run.cupy_module import import_cupy
-from contract.run.executor import Executor, Footprint, Loaded
+from contract.run.executor import Executor, Loaded
 from contract.run.host import HostExecutor
-from contract.run.tuned import TunedPlan, measured_fastest
 
 __all__ = ["Handle", "default_handle", "device_handle"]
-
-SECONDS_BETWEEN_SAVES = 60.0  # of plans on disk: a process that is killed loses no more
 
 
 class Handle:
@@ -84,15 +66,12 @@ class Handle:
             self.executor = _device_executor(self.settings, device, kernels, threads)
         self.arrays = self.executor.arrays
         self.preference = PlanPreference() if preference is None else preference
-        self.plans: PlanCache[Loaded] = PlanCache(cache_lines if self.settings.plan_cache else 0)
-        self.store: PlanStore | None = None
-        self._read: dict[tuple[OperationDescriptor, PlanPreference], Record] = {}
-        self._stored_at = monotonic()
-        directory = self.settings.cache_directory
-        if directory is not None and self.settings.plan_cache:
-            identity = self.executor.identity
-            self.store = PlanStore(store_path(directory, identity), identity)
-            finalize(self, _save, self.store)
+        lines, directory = 0, None
+        if self.settings.plan_cache:
+            lines, directory = cache_lines, self.settings.cache_directory
+        self.plans: PlanCache[Loaded] = PlanCache(lines)
+        self._kept = KeptPlans(self.executor, directory)
+        self._planning = Planning(self.executor, self.plans, self._kept)
 
     # --- planning -------------------------------------------------------------------------
 
@@ -109,23 +88,8 @@ class Handle:
         ``memory_limit``, NotSupportedError if the preferred algorithm or rank does not exist.
         """
         with LOGGER.call("Handle.plan", locals()) if LOGGER.active else UNWATCHED:
-            return self._plan(operation, self.preference if preference is None else preference)
-
-    def _plan(self, operation: OperationDescriptor, preference: PlanPreference) -> Loaded:
-        """From the plan cache, from a file, or new."""
-        if preference.cache_mode is CacheMode.NONE:
-            return self._planned(operation, preference)
-        key = operation, preference
-        found = self.plans.get(key)
-        if found is not None:
-            return found
-        restored = self._restored(operation, preference)
-        if restored is not None:
-            return self.plans.put(key, restored, restored=True)
-        planned = self.plans.put(key, self._planned(operation, preference))
-        if planned.settled:
-            self._store(preference, planned)
-        return planned
+            chosen = self.preference if preference is None else preference
+            return self._planning.plan(operation, chosen)
 
     def candidates(
         self, operation: OperationDescriptor, preference: PlanPreference
@@ -134,87 +98,7 @@ class Handle:
 
         Those that need more than the limits allow are left out.
         """
-        lacking: list[Footprint] = []
-        found = False
-        for plan in self._ranked(operation, preference):
-            if self._is_within_limits(plan, preference):
-                found = True
-                yield self._load(plan)
-            else:
-                lacking.append(self._footprint(plan))
-        if not found:
-            raise _insufficient(lacking, preference)
-
-    def _planned(self, operation: OperationDescriptor, preference: PlanPreference) -> Loaded:
-        """A new plan, of which the log says what there is to say."""
-        loaded = self._chosen(operation, preference)
-        if LOGGER.active:
-            plan, needed = loaded.plan, loaded.required_workspace
-            report(LOGGER, plan, self.executor.machine, needed, loaded.reasons)
-        return loaded
-
-    def _chosen(self, operation: OperationDescriptor, preference: PlanPreference) -> Loaded:
-        """The best candidate; several to be tuned where the preference asks for that."""
-        candidates = self.candidates(operation, preference)
-        if preference.algo is Algo.DEFAULT_PATIENT:
-            return self._fastest(candidates)
-        first = next(candidates)
-        if preference.autotune is AutotuneMode.NONE:
-            return first
-        same = (each for each in candidates if _answers_like(each, first))
-        chosen = first, *islice(same, preference.incremental_count - 1)
-        if len(chosen) == 1:
-            return first
-        return TunedPlan(chosen, self.executor, partial(self._settle, preference))
-
-    def _fastest(self, candidates: Iterator[Loaded]) -> Loaded:
-        with self.arrays.on(None):
-            if self.arrays.capturing():
-                return next(candidates)
-            best, seconds = measured_fastest(list(candidates), self.executor)
-        return self._load(best.plan, min(seconds))
-
-    def _settle(
-        self, preference: PlanPreference, tuned: Loaded, best: Loaded, seconds: float
-    ) -> None:
-        """The tuned plan has become one: it takes the other's line."""
-        settled = self._load(best.plan, seconds)
-        self.plans.replace(tuned, settled)
-        self._store(preference, settled)
-        if LOGGER.logs(Level.INFO):
-            LOGGER.log(Level.INFO, tuning_text(tuned.plans, best.plan, seconds))
-
-    def _ranked(self, operation: OperationDescriptor, preference: PlanPreference) -> Iterator[Plan]:
-        """Candidates by rank; where there are limits, then others without temporaries."""
-        seen = []
-        for plan in self._by_rank(operation, preference):
-            seen.append(plan)
-            yield plan
-        if preference.temporary_limit:
-            frugal = self._by_rank(operation, replace(preference, workspace_limit=0))
-            yield from (plan for plan in frugal if plan not in seen)
-
-    def _by_rank(
-        self, operation: OperationDescriptor, preference: PlanPreference
-    ) -> Iterator[Plan]:
-        _require_types(operation, self.arrays)
-        yield make_plan(operation, preference, self.executor.machine)
-        for rank in count(1) if preference.kernel_rank == 0 else ():
-            try:
-                plan = make_plan(
-                    operation, replace(preference, kernel_rank=rank), self.executor.machine
-                )
-            except NotSupportedError:
-                return
-            yield plan
-
-    def _footprint(self, plan: Plan) -> Footprint:
-        with self.arrays.on(None):
-            return self.executor.footprint(plan)
-
-    def _load(self, plan: Plan, measured: float | None = None) -> Loaded:
-        with self.arrays.on(None):
-            return self.executor.load(plan, measured)
+        return self._planning.candidates(operation, preference)
 
     def estimate_workspace(
         self,
@@ -225,14 +109,8 @@ class Handle:
         """Bytes of workspace: of the chosen plan, or of the candidate with least or most."""
         asked = locals()
         with LOGGER.call("Handle.estimate_workspace", asked) if LOGGER.active else UNWATCHED:
-            preference = self.preference if preference is None else preference
-            if kind is WorkspacePreference.DEFAULT:
-                return self.plan(operation, preference).required_workspace
-            if kind is WorkspacePreference.MAX:
-                plans = self._by_rank(operation, preference)
-                return max(self._footprint(plan).workspace for plan in plans)
-            plans = self._by_rank(operation, replace(preference, workspace_limit=0))
-            return min(self._footprint(plan).workspace for plan in plans)
+            chosen = self.preference if preference is None else preference
+            return self._planning.workspace(operation, chosen, kind)
 
     # --- plans on disk ----------------------------------------------------------------------
 
@@ -243,15 +121,8 @@ class Handle:
         put together are left out.
         CacheFileError for what the system refuses.
         """
-        records = [
-            Record(preference, loaded.plan, loaded.measured)
-            for (_, preference), loaded in self.plans.items()
-            if loaded.settled
-            and loaded.plans == (loaded.plan,)
-            and is_storable(preference, PlanPreference)
-        ]
-        write_plans(Path(path), records, self.executor.identity)
-        return len(records)
+        plans = [(preference, loaded) for (_, preference), loaded in self.plans.items()]
+        return self._kept.write(Path(path), plans)
 
     def read_plans(self, path: str | PathLike[str]) -> int:
         """Take plans from a file when they are asked for; the number of those it has.
@@ -259,38 +130,7 @@ class Handle:
         CacheFileError says why a file is refused: it was made by another version or for another
         device, or it is damaged; nothing is taken from it then.
         """
-        records = read_plans(Path(path), self.executor.identity)
-        self._read = {(each.operation, each.preference): each for each in records}
-        return len(records)
-
-    def _restored(
-        self, operation: OperationDescriptor, preference: PlanPreference
-    ) -> Loaded | None:
-        """The plan that a file has, if it is within the limits here."""
-        record = self._read.get((operation, preference))
-        if record is None and self.store is not None:
-            record = self.store.find(operation, preference)
-            if self.store.refused is not None:
-                LOGGER.log(Level.HINT, f"plans on disk are not used: {self.store.refused}")
-        if record is None or not self._is_within_limits(record.plan, preference):
-            return None
-        if LOGGER.logs(Level.INFO):
-            LOGGER.log(Level.INFO, f"from a file: {operation_text(operation)}")
-        return self._load(record.plan, record.seconds)
-
-    def _is_within_limits(self, plan: Plan, preference: PlanPreference) -> bool:
-        if preference.temporary_limit is None:
-            return True
-        return _fits(self._footprint(plan), preference)
-
-    def _store(self, preference: PlanPreference, planned: Loaded) -> None:
-        """Keep a new plan for later processes, written now and then and at the end."""
-        if self.store is None:
-            return
-        self.store.add(Record(preference, planned.plan, planned.measured))
-        if monotonic() - self._stored_at > SECONDS_BETWEEN_SAVES:
-            self._stored_at = monotonic()
-            _save(self.store)
+        return self._kept.read(Path(path))
 
     # --- execution, with cuTENSOR's order of arguments ----------------------------------------
 
@@ -447,8 +287,7 @@ class Handle:
 
     def close(self) -> None:
         """Stop the threads and forget every plan; the handle must not be used afterwards."""
-        if self.store is not None:
-            _save(self.store)
+        self._kept.save()
         self.plans.clear()
         self.release_captured()
         self.executor.close()
@@ -463,44 +302,6 @@ class Handle:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _save(store: PlanStore) -> None:
-    """Write what was planned; a folder that cannot be written is no reason to stop."""
-    try:
-        store.save()
-    except CacheFileError as error:
-        warnings.warn(f"Plans are not kept on disk: {error}", RuntimeWarning, stacklevel=2)
-
-
-def _fits(needed: Footprint, preference: PlanPreference) -> bool:
-    limits = preference.workspace_limit, preference.memory_limit
-    return all(limit is None or n <= limit for n, limit in zip(needed, limits, strict=True))
-
-
-def _insufficient(
-    lacking: Sequence[Footprint], preference: PlanPreference
-) -> InsufficientWorkspaceError:
-    """Why none of the plans with these footprints is within the limits."""
-    least = min(needed.workspace for needed in lacking)
-    limit = preference.workspace_limit
-    if limit is not None and least > limit:
-        return InsufficientWorkspaceError(
-            f"The operation needs {least} bytes of workspace, workspace_limit is {limit} bytes.",
-            least,
-        )
-    least = min(needed.total for needed in lacking)
-    return InsufficientWorkspaceError(
-        f"The operation needs {least} bytes beside operands and result, memory_limit is "
-        f"{preference.memory_limit} bytes.",
-        least,
-    )
-
-
-def _answers_like(one: Loaded, other: Loaded) -> bool:
-    """Whether two plans make results of the same layout."""
-    results = [each.plan.slots[each.plan.output].tensor for each in (one, other)]
-    return results[0] == results[1]
 
 
 def _host_executor(settings: Settings, kernels: str | None, threads: int | None) -> HostExecutor:
@@ -544,18 +345,6 @@ def _device_number(device: Any) -> int:
         raise InvalidValueError(
             f"device is None, the number of a GPU or a cupy.cuda.Device: it is {device!r}."
         ) from None
-
-
-def _require_types(operation: OperationDescriptor, arrays: Arrays) -> None:
-    """UnsupportedTypeError for a data type that arrays of the kind cannot have."""
-    operands = [*operation.inputs, operation.output]
-    operands += [] if operation.addend is None else [operation.addend]
-    for dtype in (operation.dtype, *(operand.tensor.dtype for operand in operands)):
-        if dtype not in arrays.types:
-            raise UnsupportedTypeError(
-                f"Data type {dtype!r} is not one of a {arrays.kind}; supported are "
-                f"{', '.join(sorted(arrays.types))}."
-            )
 
 
 def _require_fitting(

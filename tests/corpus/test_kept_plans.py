@@ -144,10 +144,10 @@ def test_a_limit_holds_for_plans_from_a_file(tmp_path: Path) -> None:
         handle.write_plans(tmp_path / "plans.json")
     with ct.Handle() as handle:
         handle.read_plans(tmp_path / "plans.json")
-        ((key, record),) = handle._read.items()
-        footprint = handle._footprint(record.plan)
+        ((key, record),) = handle._kept._read.items()
+        footprint = handle._planning.footprint(record.plan)
         tight = replace(limited, memory_limit=footprint.total - 1)
-        handle._read = {(key[0], tight): record}
+        handle._kept._read = {(key[0], tight): record}
         with pytest.raises(ct.InsufficientWorkspaceError, match=str(footprint.total)):
             ct.contract("ij,jk->ki", x, x, preference=tight, handle=handle)
         assert handle.plans.statistics.restored == 0

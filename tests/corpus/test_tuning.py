@@ -125,8 +125,9 @@ def test_patient_planning_measures_every_candidate(
     device: Device, fresh: ct.Handle, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if device.name == "emulated":  # where the kernels of each candidate take seconds to build
-        every = fresh.candidates
-        monkeypatch.setattr(fresh, "candidates", lambda *given: islice(every(*given), 2))
+        planning = fresh._planning
+        every = planning.candidates
+        monkeypatch.setattr(planning, "candidates", lambda *given: islice(every(*given), 2))
     given = operands(rng)
     preference = ct.PlanPreference(algo=ct.Algo.DEFAULT_PATIENT)
     arrays = [device.array(x) for x in given]

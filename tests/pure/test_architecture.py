@@ -42,6 +42,8 @@ LEVELS = (
     {"run.host", "run.device", "run.tuned", "run.sliced"},
     {"run.call", "run.binding"},
     {"run.graph"},
+    {"kept_plans"},
+    {"planning"},
     {"handle"},
     {"fitting"},
     {"request"},

@@ -1,0 +1,84 @@
+"""Plans of one handle on disk: taken from files, and kept for later processes."""
+
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from time import monotonic
+from weakref import finalize
+
+from contract.codec import is_storable
+from contract.descriptors import OperationDescriptor, PlanPreference
+from contract.errors import CacheFileError
+from contract.logging import LOGGER, Level
+from contract.plan_files import PlanStore, Record, read_plans, store_path, write_plans
+from contract.run.executor import Executor, Loaded
+
+__all__ = ["KeptPlans"]
+
+SECONDS_BETWEEN_SAVES = 60.0  # a process that is killed loses no more
+
+
+class KeptPlans:
+    """What files have for one executor; ``directory`` has the one that all processes share.
+
+    That is written now and then, and at the end of the process at the latest; None: there is none.
+    """
+
+    def __init__(self, executor: Executor, directory: Path | None) -> None:
+        self._executor = executor
+        self._read: dict[tuple[OperationDescriptor, PlanPreference], Record] = {}
+        self._saved_at = monotonic()
+        self._store: PlanStore | None = None
+        if directory is not None:
+            identity = executor.identity
+            self._store = PlanStore(store_path(directory, identity), identity)
+            finalize(self, _save, self._store)
+
+    def find(self, operation: OperationDescriptor, preference: PlanPreference) -> Record | None:
+        """The record of a plan for the operation that was asked for with the preference."""
+        record = self._read.get((operation, preference))
+        if record is None and self._store is not None:
+            record = self._store.find(operation, preference)
+            if self._store.refused is not None:
+                LOGGER.log(Level.HINT, f"plans on disk are not used: {self._store.refused}")
+        return record
+
+    def add(self, preference: PlanPreference, planned: Loaded) -> None:
+        """Keep a new plan for later processes."""
+        if self._store is None:
+            return
+        self._store.add(Record(preference, planned.plan, planned.measured))
+        if monotonic() - self._saved_at > SECONDS_BETWEEN_SAVES:
+            self._saved_at = monotonic()
+            _save(self._store)
+
+    def save(self) -> None:
+        """Write what was added since the last time."""
+        if self._store is not None:
+            _save(self._store)
+
+    def write(self, path: Path, plans: Iterable[tuple[PlanPreference, Loaded]]) -> int:
+        """Write those plans that are settled, whole and storable to a file; their number."""
+        records = [
+            Record(preference, loaded.plan, loaded.measured)
+            for preference, loaded in plans
+            if loaded.settled
+            and loaded.plans == (loaded.plan,)
+            and is_storable(preference, PlanPreference)
+        ]
+        write_plans(path, records, self._executor.identity)
+        return len(records)
+
+    def read(self, path: Path) -> int:
+        """Let ``find`` know the plans of a file, in place of the last one's; their number."""
+        records = read_plans(path, self._executor.identity)
+        self._read = {(each.operation, each.preference): each for each in records}
+        return len(records)
+
+
+def _save(store: PlanStore) -> None:
+    """Write what was planned; a folder that cannot be written is no reason to stop."""
+    try:
+        store.save()
+    except CacheFileError as error:
+        warnings.warn(f"Plans are not kept on disk: {error}", RuntimeWarning, stacklevel=2)

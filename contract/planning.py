@@ -1,0 +1,212 @@
+"""An operation -> a plan that is ready to run: looked up, taken from disk, made, or measured."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import count, islice
+
+from contract.cache import PlanCache
+from contract.call_text import operation_text
+from contract.descriptors import (
+    Algo,
+    AutotuneMode,
+    CacheMode,
+    OperationDescriptor,
+    PlanPreference,
+    WorkspacePreference,
+)
+from contract.errors import InsufficientWorkspaceError, NotSupportedError, UnsupportedTypeError
+from contract.information import report, tuning_text
+from contract.kept_plans import KeptPlans
+from contract.logging import LOGGER, Level
+from contract.plan import Plan
+from contract.planner import make_plan
+from contract.run.arrays import Arrays
+from contract.run.executor import Executor, Footprint, Loaded
+from contract.run.tuned import TunedPlan, measured_fastest
+
+__all__ = ["Planning"]
+
+
+class Planning:
+    """The plans of one executor: in the cache ``plans``, on disk as ``kept``, or new."""
+
+    def __init__(self, executor: Executor, plans: PlanCache[Loaded], kept: KeptPlans) -> None:
+        self.plans = plans
+        self.kept = kept
+        self._executor = executor
+        self._arrays: Arrays = executor.arrays
+
+    def plan(self, operation: OperationDescriptor, preference: PlanPreference) -> Loaded:
+        """From the plan cache, from a file, or new."""
+        if preference.cache_mode is CacheMode.NONE:
+            return self._planned(operation, preference)
+        key = operation, preference
+        found = self.plans.get(key)
+        if found is not None:
+            return found
+        restored = self._restored(operation, preference)
+        if restored is not None:
+            return self.plans.put(key, restored, restored=True)
+        planned = self.plans.put(key, self._planned(operation, preference))
+        if planned.settled:
+            self.kept.add(preference, planned)
+        return planned
+
+    def candidates(
+        self, operation: OperationDescriptor, preference: PlanPreference
+    ) -> Iterator[Loaded]:
+        """Plans within the limits by increasing predicted time, from ``kernel_rank`` on."""
+        lacking: list[Footprint] = []
+        found = False
+        for plan in self._ranked(operation, preference):
+            if self._is_within_limits(plan, preference):
+                found = True
+                yield self._load(plan)
+            else:
+                lacking.append(self.footprint(plan))
+        if not found:
+            raise _insufficient(lacking, preference)
+
+    def workspace(
+        self, operation: OperationDescriptor, preference: PlanPreference, kind: WorkspacePreference
+    ) -> int:
+        """Bytes of workspace: of the chosen plan, or of the candidate with least or most."""
+        if kind is WorkspacePreference.DEFAULT:
+            return self.plan(operation, preference).required_workspace
+        if kind is WorkspacePreference.MAX:
+            plans = self._by_rank(operation, preference)
+            return max(self.footprint(plan).workspace for plan in plans)
+        plans = self._by_rank(operation, replace(preference, workspace_limit=0))
+        return min(self.footprint(plan).workspace for plan in plans)
+
+    def footprint(self, plan: Plan) -> Footprint:
+        """The bytes that a plan would take."""
+        with self._arrays.on(None):
+            return self._executor.footprint(plan)
+
+    # --- which candidate --------------------------------------------------------------------
+
+    def _planned(self, operation: OperationDescriptor, preference: PlanPreference) -> Loaded:
+        """A new plan, of which the log says what there is to say."""
+        loaded = self._chosen(operation, preference)
+        if LOGGER.active:
+            plan, needed = loaded.plan, loaded.required_workspace
+            report(LOGGER, plan, self._executor.machine, needed, loaded.reasons)
+        return loaded
+
+    def _chosen(self, operation: OperationDescriptor, preference: PlanPreference) -> Loaded:
+        """The best candidate; several to be tuned where the preference asks for that."""
+        candidates = self.candidates(operation, preference)
+        if preference.algo is Algo.DEFAULT_PATIENT:
+            return self._fastest(candidates)
+        first = next(candidates)
+        if preference.autotune is AutotuneMode.NONE:
+            return first
+        same = (each for each in candidates if _answers_like(each, first))
+        chosen = first, *islice(same, preference.incremental_count - 1)
+        if len(chosen) == 1:
+            return first
+        return TunedPlan(chosen, self._executor, partial(self._settle, preference))
+
+    def _fastest(self, candidates: Iterator[Loaded]) -> Loaded:
+        with self._arrays.on(None):
+            if self._arrays.capturing():
+                return next(candidates)
+            best, seconds = measured_fastest(list(candidates), self._executor)
+        return self._load(best.plan, min(seconds))
+
+    def _settle(
+        self, preference: PlanPreference, tuned: Loaded, best: Loaded, seconds: float
+    ) -> None:
+        """The tuned plan has become one: it takes the other's line."""
+        settled = self._load(best.plan, seconds)
+        self.plans.replace(tuned, settled)
+        self.kept.add(preference, settled)
+        if LOGGER.logs(Level.INFO):
+            LOGGER.log(Level.INFO, tuning_text(tuned.plans, best.plan, seconds))
+
+    # --- which there are ----------------------------------------------------------------------
+
+    def _ranked(self, operation: OperationDescriptor, preference: PlanPreference) -> Iterator[Plan]:
+        """Candidates by rank; where there are limits, then others without temporaries."""
+        seen = []
+        for plan in self._by_rank(operation, preference):
+            seen.append(plan)
+            yield plan
+        if preference.temporary_limit:
+            frugal = self._by_rank(operation, replace(preference, workspace_limit=0))
+            yield from (plan for plan in frugal if plan not in seen)
+
+    def _by_rank(
+        self, operation: OperationDescriptor, preference: PlanPreference
+    ) -> Iterator[Plan]:
+        """Candidates by increasing predicted time; only one for a ``kernel_rank`` that is not 0."""
+        _require_types(operation, self._arrays)
+        machine = self._executor.machine
+        yield make_plan(operation, preference, machine)
+        for rank in count(1) if preference.kernel_rank == 0 else ():
+            try:
+                plan = make_plan(operation, replace(preference, kernel_rank=rank), machine)
+            except NotSupportedError:
+                return
+            yield plan
+
+    def _restored(
+        self, operation: OperationDescriptor, preference: PlanPreference
+    ) -> Loaded | None:
+        """The plan that a file has, if it is within the limits here."""
+        record = self.kept.find(operation, preference)
+        if record is None or not self._is_within_limits(record.plan, preference):
+            return None
+        if LOGGER.logs(Level.INFO):
+            LOGGER.log(Level.INFO, f"from a file: {operation_text(operation)}")
+        return self._load(record.plan, record.seconds)
+
+    def _load(self, plan: Plan, measured: float | None = None) -> Loaded:
+        with self._arrays.on(None):
+            return self._executor.load(plan, measured)
+
+    def _is_within_limits(self, plan: Plan, preference: PlanPreference) -> bool:
+        if preference.temporary_limit is None:
+            return True
+        limits = preference.workspace_limit, preference.memory_limit
+        needed = self.footprint(plan)
+        return all(limit is None or n <= limit for n, limit in zip(needed, limits, strict=True))
+
+
+def _insufficient(
+    lacking: Sequence[Footprint], preference: PlanPreference
+) -> InsufficientWorkspaceError:
+    """Why none of the plans with these footprints is within the limits."""
+    least = min(needed.workspace for needed in lacking)
+    limit = preference.workspace_limit
+    if limit is not None and least > limit:
+        return InsufficientWorkspaceError(
+            f"The operation needs {least} bytes of workspace, workspace_limit is {limit} bytes.",
+            least,
+        )
+    least = min(needed.total for needed in lacking)
+    return InsufficientWorkspaceError(
+        f"The operation needs {least} bytes beside operands and result, memory_limit is "
+        f"{preference.memory_limit} bytes.",
+        least,
+    )
+
+
+def _answers_like(one: Loaded, other: Loaded) -> bool:
+    """Whether two plans make results of the same layout."""
+    results = [each.plan.slots[each.plan.output].tensor for each in (one, other)]
+    return results[0] == results[1]
+
+
+def _require_types(operation: OperationDescriptor, arrays: Arrays) -> None:
+    """UnsupportedTypeError for a data type that arrays of the kind cannot have."""
+    operands = [*operation.inputs, operation.output]
+    operands += [] if operation.addend is None else [operation.addend]
+    for dtype in (operation.dtype, *(operand.tensor.dtype for operand in operands)):
+        if dtype not in arrays.types:
+            raise UnsupportedTypeError(
+                f"Data type {dtype!r} is not one of a {arrays.kind}; supported are "
+                f"{', '.join(sorted(arrays.types))}."
+            )
