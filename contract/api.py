@@ -11,18 +11,18 @@ from contract.descriptors import PlanPreference, TensorDescriptor
 from contract.distributed import spread
 from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.evaluation import (
-    arrays_of,
     beta_of,
     bound_call,
     cuts_of,
-    evaluate,
     frozen,
     handle_for,
     interleaved_arguments,
+    require_kind,
     written_arguments,
 )
 from contract.folding import fold
 from contract.handle import Handle
+from contract.interop import evaluate
 from contract.logging import LOGGER, UNWATCHED
 from contract.operators import Operator
 from contract.plan import Plan
@@ -31,6 +31,7 @@ from contract.run.arrays import Array, Arrays, Layout, is_array, require_one_kin
 from contract.run.call import Call
 from contract.run.explain import explain
 from contract.run.graph import CapturedContraction
+from contract.run.libraries import library_of
 from contract.run.progress import reporting
 
 __all__ = ["ContractExpression", "contract", "contract_expression", "contract_trinary"]
@@ -196,8 +197,19 @@ def _packed(shape: Any, dtype: np.dtype[Any]) -> TensorDescriptor:
         ) from None
 
 
-def _layout(arrays: Arrays, x: TensorDescriptor | Array) -> Layout:
-    """The layout of a constant, or the one that a new array of the descriptor would have."""
+def _kept(arrays: Arrays, x: Any) -> Any:
+    """``x`` as a plain array, or as the library's that it is."""
+    return arrays.as_array(x) if library_of(x) is None else x
+
+
+def _layout(arrays: Arrays, x: Any) -> Layout:
+    """The layout of a constant, or the one that a new array of the descriptor would have.
+
+    A library's array counts as packed: it is planned for when it is first used.
+    """
+    library = library_of(x)
+    if library is not None:
+        x = TensorDescriptor(tuple(x.shape), None, library.dtype(x).name)
     if not isinstance(x, TensorDescriptor):
         return arrays.layout(x)
     dtype = np.dtype(x.dtype)
@@ -231,9 +243,10 @@ class ContractExpression:
         self._elsewhere: dict[Handle, ContractExpression] = {}
         self._arrays = self._handle.arrays
         require_one_kind(self._arrays, [(f"operand {at}", x) for at, x in given.items()])
-        constants = {at: self._arrays.as_array(x) for at, x in given.items()}
+        constants = {at: _kept(self._arrays, x) for at, x in given.items()}
         layouts = [_layout(self._arrays, constants.get(at, x)) for at, x in enumerate(operands)]
-        folded = fold(self._handle, written, layouts, constants, options)
+        foldable = {at: x for at, x in constants.items() if library_of(x) is None}
+        folded = fold(self._handle, written, layouts, foldable, options)
         self._written, self._options = folded.written, folded.options
         self._positions = folded.kept
         fixed = [constants.get(at) for at in folded.kept] + list(folded.constants)
@@ -349,14 +362,20 @@ class ContractExpression:
             raise InvalidValueError(
                 f"The expression takes {len(self._variable)} operands: {len(operands)} were given."
             )
-        every = arrays_of(self._arrays, self._with_constants(operands))
+        given = self._with_constants(operands)
+        require_kind(self._arrays, given)
+        every = [_kept(self._arrays, x) for x in given]
         for at in self._variable:
             x, (shape, _, dtype, _) = every[at], self._layouts[at]
             name = f"Operand {self._positions[at]}"
+            library = library_of(x)
+            found = x.dtype if library is None else library.dtype(x)
             if x.shape != shape:
-                raise InvalidValueError(f"{name} was planned with shape {shape}: it has {x.shape}.")
-            if x.dtype != dtype:
+                raise InvalidValueError(
+                    f"{name} was planned with shape {shape}: it has {tuple(x.shape)}."
+                )
+            if found != dtype:
                 raise UnsupportedTypeError(
-                    f"{name} was planned with type {dtype.name}: it has {x.dtype.name}."
+                    f"{name} was planned with type {dtype.name}: it has {found.name}."
                 )
         return every

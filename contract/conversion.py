@@ -9,6 +9,7 @@ from contract.expression import parse_layout
 from contract.handle import Handle
 from contract.logging import LOGGER, UNWATCHED
 from contract.run.arrays import Array
+from contract.run.libraries import library_of
 
 __all__ = ["convert_layout"]
 
@@ -28,8 +29,11 @@ def convert_layout(
     handle = handle_for(handle, (x,))
     with LOGGER.call("convert_layout", locals()) if LOGGER.active else UNWATCHED:
         (array,) = arrays_of(handle.arrays, (x,))
+        library = library_of(x)
+        stream = stream if library is None else library.stream(stream, handle.arrays.device)
         with handle.arrays.on(stream):
-            return _converted(handle, array, source, target)
+            result = _converted(handle, array, source, target)
+        return result if library is None else library.wrapped(result)
 
 
 def _converted(handle: Handle, array: Array, source: str, target: str) -> Array:

@@ -10,12 +10,12 @@ from contract.compute import ComputeType
 from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.evaluation import (
     beta_of,
-    evaluate,
     frozen,
     handle_for,
     written_arguments,
 )
 from contract.handle import Handle
+from contract.interop import evaluate
 from contract.logging import LOGGER, UNWATCHED
 from contract.operators import BinaryOperator, Operator, binary
 from contract.request import Combination, Options, Reducing, Written

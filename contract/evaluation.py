@@ -20,7 +20,8 @@ from contract.run.arrays import (
     require_one_kind,
 )
 from contract.run.call import BoundCall, Call
-from contract.run.cupy_module import cupy_of
+from contract.run.cupy_module import cupy_of, import_cupy
+from contract.run.libraries import library_of
 
 __all__ = [
     "arrays_of",
@@ -31,6 +32,7 @@ __all__ = [
     "frozen",
     "handle_for",
     "interleaved_arguments",
+    "require_kind",
     "written_arguments",
 ]
 
@@ -71,7 +73,7 @@ def bound_call(
     flat = kind.layouts(operands)
     if out is not None:
         _check_output(kind, out)
-    if flat is None or not ((out is None or kind.owns(out)) and (c is None or kind.owns(c))):
+    if flat is None or not (_is_native(kind, out) and _is_native(kind, c)):
         operands = arrays_of(kind, operands, out, c)
         flat = kind.layouts(operands)
     assert flat is not None  # all are plain, and where they lie is current
@@ -83,8 +85,13 @@ def bound_call(
 def _check_output(kind: Arrays, out: Any) -> None:
     if not is_array(out):
         raise UnsupportedTypeError(f"out must be a {kind.kind}: it is a {kind_of(out)}.")
-    if kind.owns(out) and not kind.is_writeable(out):
+    if _is_native(kind, out) and not kind.is_writeable(out):
         raise InvalidValueError("out is read-only.")
+
+
+def _is_native(kind: Arrays, x: Any) -> bool:
+    """Whether ``x`` is nothing, or of the kind itself and of no library that builds on it."""
+    return x is None or (kind.owns(x) and library_of(x) is None)
 
 
 def _bound(
@@ -172,6 +179,10 @@ def handle_for(handle: Handle | None, operands: Sequence[Any]) -> Handle:
             cupy = cupy_of(x)
             if cupy is not None:
                 return device_handle(cupy, x.data.device_id)
+            library = library_of(x)
+            device = None if library is None else library.device(x)
+            if device is not None:
+                return device_handle(import_cupy(), device)
         return default_handle()
     if not isinstance(handle, Handle):
         raise InvalidValueError(f"handle is a Handle: it is {handle!r}.")
@@ -180,10 +191,15 @@ def handle_for(handle: Handle | None, operands: Sequence[Any]) -> Handle:
 
 def arrays_of(kind: Arrays, operands: Sequence[Any], out: Any = None, c: Any = None) -> list[Array]:
     """The operands as arrays; InvalidValueError if one, ``out`` or ``c`` is of another kind."""
+    require_kind(kind, operands, out, c)
+    return [kind.as_array(x) for x in operands]
+
+
+def require_kind(kind: Arrays, operands: Sequence[Any], out: Any = None, c: Any = None) -> None:
+    """InvalidValueError if an operand, ``out`` or ``c`` is of another kind than the others."""
     given = [(f"operand {at}", x) for at, x in enumerate(operands)]
     given += [(name, x) for name, x in (("out", out), ("c", c)) if x is not None]
     require_one_kind(kind, given)
-    return [kind.as_array(x) for x in operands]
 
 
 def frozen(value: Any) -> Any:

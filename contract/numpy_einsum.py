@@ -14,12 +14,14 @@ from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.evaluation import arrays_of, handle_for, interleaved_arguments
 from contract.expression import Expression, mode_extents
 from contract.handle import Handle
+from contract.interop import evaluate
 from contract.layout import overlaps
 from contract.logging import LOGGER, UNWATCHED
 from contract.order import contraction_path, is_path_name
 from contract.request import Options, Written, call_for, repeated, resolve_notation
 from contract.run.arrays import Array, Arrays, Layout, is_array
 from contract.run.call import Call
+from contract.run.libraries import library_among
 
 __all__ = ["einsum", "einsum_path"]
 
@@ -63,11 +65,34 @@ def einsum(
             if call is not None:
                 result = call.fresh(given, 1)
                 return result if result.ndim else result[()]
-    with (
-        LOGGER.call("einsum", locals()) if LOGGER.active else UNWATCHED,
-        handle.arrays.on(stream),
-    ):
-        return _einsum(handle, operands, out, optimize, dtype, order, casting)
+    with LOGGER.call("einsum", locals()) if LOGGER.active else UNWATCHED:
+        if library_among(operands) is not None:
+            asked = optimize, dtype, order, casting
+            return _einsum_of_library(handle, operands, out, *asked, stream)
+        with handle.arrays.on(stream):
+            return _einsum(handle, operands, out, optimize, dtype, order, casting)
+
+
+def _einsum_of_library(
+    handle: Handle,
+    operands: Sequence[Any],
+    out: Any,
+    optimize: Any,
+    dtype: Any,
+    order: Any,
+    casting: Any,
+    stream: Any,
+) -> Any:
+    """A new array of the library, whatever is asked: rank 0 and transposes included."""
+    written, given = _arguments(operands)
+    _require_distinct_output(resolve_notation(written, [np.shape(x) for x in given]))
+    options = Options(
+        order=_order(order),
+        optimize=_frozen(_path(optimize, len(given))),
+        dtype=None if dtype is None else np.dtype(dtype),
+        casting=_casting("same_kind" if casting is None else casting),
+    )
+    return evaluate(handle, written, given, options, out, stream=stream)
 
 
 def _einsum(

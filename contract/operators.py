@@ -5,7 +5,16 @@ from enum import Enum
 from contract.compute import has_compute_type, is_complex, is_real_floating
 from contract.errors import InvalidValueError, UnsupportedTypeError
 
-__all__ = ["BinaryOperator", "Operator", "accepts", "binary", "require", "require_binary", "unary"]
+__all__ = [
+    "BinaryOperator",
+    "Operator",
+    "accepts",
+    "binary",
+    "conjugated",
+    "require",
+    "require_binary",
+    "unary",
+]
 
 
 class Operator(Enum):
@@ -79,6 +88,12 @@ def require_binary(operator: BinaryOperator, dtype: str) -> None:
             f"Operator {operator.name} is not defined for type {dtype}: complex numbers have no "
             f"order; defined are ADD, MUL."
         )
+
+
+def conjugated(operator: Operator) -> Operator:
+    """conj after the operator; operators other than these two give real numbers."""
+    swapped = {Operator.IDENTITY: Operator.CONJ, Operator.CONJ: Operator.IDENTITY}
+    return swapped.get(operator, operator)
 
 
 def unary(name: "Operator | str | None") -> Operator:

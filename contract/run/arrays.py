@@ -8,6 +8,7 @@ import numpy as np
 
 from contract.errors import InvalidValueError
 from contract.run.cupy_module import cupy_of
+from contract.run.libraries import library_among, library_of
 
 __all__ = [
     "Array",
@@ -66,13 +67,16 @@ class Recording(Protocol):
 class Arrays(Protocol):
     """One kind of arrays in one memory: NumPy's, or CuPy's on one device.
 
-    ``kind`` is what messages call one of them, ``types`` are the names of their data types.
+    ``kind`` is what messages call one of them, ``device`` the number of the GPU (None: the
+    host), ``types`` are the names of their data types.
     ``alignment_matters``: whether kernels rely on the alignment that descriptors state.
     ``default_casting`` is the rule by which einsum converts operands to ``dtype``.
     """
 
     @property
     def kind(self) -> str: ...
+    @property
+    def device(self) -> int | None: ...
     @property
     def types(self) -> frozenset[str]: ...
     @property
@@ -150,13 +154,16 @@ class Arrays(Protocol):
 
 def is_array(x: Any) -> bool:
     """Whether ``x`` is an array of any kind."""
-    return isinstance(x, np.ndarray) or cupy_of(x) is not None
+    return isinstance(x, np.ndarray) or cupy_of(x) is not None or library_of(x) is not None
 
 
 def kind_of(x: Any) -> str:
     """What messages call ``x``."""
     if cupy_of(x) is not None:
         return f"CuPy array on device {x.data.device_id}"
+    library = library_of(x)
+    if library is not None:
+        return library.kind_of(x)
     return "NumPy array" if isinstance(x, np.ndarray) else type(x).__name__
 
 
@@ -168,12 +175,21 @@ def is_describable(layout: Layout) -> bool:
 
 
 def require_one_kind(arrays: Arrays, named: Sequence[tuple[str, Any]]) -> None:
-    """InvalidValueError unless every array is of this kind; the names are for the message."""
-    strangers = [(name, x) for name, x in named if not arrays.owns(x)]
+    """InvalidValueError unless all arrays are of this kind and of one library.
+
+    The names are for the message.
+    """
+    library = library_among([x for _, x in named])
+    strangers = [
+        (name, x)
+        for name, x in named
+        if not arrays.owns(x) or (is_array(x) and library_of(x) is not library)
+    ]
     if not strangers:
         return
     name, x = strangers[0]
-    fitting = [(each, y) for each, y in named if is_array(y) and arrays.owns(y)]
+    strange = {each for each, _ in strangers}
+    fitting = [(each, y) for each, y in named if is_array(y) and each not in strange]
     if not fitting:
         raise InvalidValueError(
             f"A handle takes arrays of its own kind, here {arrays.kind}s: {name} is a {kind_of(x)}."
@@ -186,9 +202,18 @@ def require_one_kind(arrays: Arrays, named: Sequence[tuple[str, Any]]) -> None:
 
 
 def require_host_scalar(name: str, value: Any) -> None:
-    """InvalidValueError for a scalar on a device: to read it, the host would have to wait."""
+    """InvalidValueError for a scalar on a device: to read it, the host would have to wait.
+
+    So for arrays of libraries: they may be on a device, and a gradient would be lost.
+    """
     if cupy_of(value) is not None:
         raise InvalidValueError(
             f"{name} must be a number on the host: it is a {kind_of(value)}, and reading it "
             "would synchronise with the device."
+        )
+    library = library_of(value)
+    if library is not None:
+        raise InvalidValueError(
+            f"{name} must be a number: it is a {library.kind_of(value)}. Scalars with gradients "
+            "are operands without modes."
         )

@@ -10,6 +10,7 @@ from contract.errors import InvalidValueError
 from contract.layout import offset_bounds
 from contract.run.arrays import Array, Layout, Recordable, Recording, is_describable
 from contract.run.device_graphs import CapturedMemory, Graph
+from contract.run.libraries import library_of
 
 __all__ = ["DeviceArrays"]
 
@@ -43,10 +44,18 @@ class DeviceArrays:
         self._captured = CapturedMemory(cupy)
 
     def owns(self, x: Any) -> bool:
-        return isinstance(x, self._plain) and x.data.device_id == self.device
+        if isinstance(x, self._plain):
+            return bool(x.data.device_id == self.device)
+        library = library_of(x)
+        return library is not None and library.device(x) == self.device
 
     def as_array(self, x: Any) -> Array:
-        return x if type(x) is self._plain else self._strided(x, x.shape, x.strides, x.dtype)
+        if type(x) is self._plain:
+            return x
+        library = library_of(x)
+        if library is not None:
+            return library.native(x)
+        return self._strided(x, x.shape, x.strides, x.dtype)
 
     def from_host(self, x: Any) -> Any:
         return x if isinstance(x, self._plain) else self._cupy.asarray(x)

@@ -11,6 +11,7 @@ from contract.compute import DATA_TYPES
 from contract.errors import InvalidValueError
 from contract.run.arrays import Array, Layout, Recordable, Recording
 from contract.run.cupy_module import cupy_of
+from contract.run.libraries import library_of
 
 __all__ = ["HostArrays"]
 
@@ -25,16 +26,23 @@ class HostArrays:
     """
 
     kind = "NumPy array"
+    device = None
     types = DATA_TYPES
     alignment_matters = False
     default_casting = "safe"  # numpy.einsum's
 
     def owns(self, x: Any) -> bool:
-        return type(x) is np.ndarray or cupy_of(x) is None
+        if type(x) is np.ndarray:
+            return True
+        library = library_of(x)
+        return cupy_of(x) is None and (library is None or library.device(x) is None)
 
     def as_array(self, x: Any) -> Array:
         if type(x) is np.ndarray:
             return x
+        library = library_of(x)
+        if library is not None:
+            return library.native(x)
         try:
             return np.asarray(x)
         except ValueError as error:  # nested sequences of different lengths

@@ -1,0 +1,119 @@
+"""Arrays of libraries that build on NumPy's or CuPy's memory: which library an array is of.
+
+A library is known by the types of its arrays: nothing is imported that the caller has not.
+"""
+
+import sys
+from collections.abc import Sequence
+from functools import cache
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+
+from contract.run.jax_library import JaxLibrary
+from contract.run.torch_library import TorchLibrary
+
+__all__ = ["ArrayLibrary", "Differentiable", "library_among", "library_of"]
+
+Tensor = Any  # a torch.Tensor, a jax.Array or a tracer of one
+LIBRARIES = {
+    "torch": ("torch", TorchLibrary),
+    "jax": ("jax", JaxLibrary),
+    "jaxlib": ("jax", JaxLibrary),
+}
+
+
+class Differentiable(Protocol):
+    """A function of tensors with the gradient of each."""
+
+    def value(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The result, of whose making the library keeps no record."""
+
+    def result_form(self, tensors: Sequence[Tensor]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Shape and type of the result; reads no element."""
+
+    def gradient(self, at: int, cotangent: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+        """What the cotangent of the result contributes to that of the tensor ``at``."""
+
+
+class ArrayLibrary(Protocol):
+    """One library's arrays, seen as NumPy's on the host or CuPy's on a GPU.
+
+    ``conjugates``: gradients are made of the conjugate derivative, as in torch. ``order`` is the
+    layout of results; None: what the caller asks.
+    """
+
+    @property
+    def conjugates(self) -> bool: ...
+    @property
+    def order(self) -> str | None: ...
+
+    def owns(self, x: Any) -> bool:
+        """Whether ``x`` is an array of the library."""
+
+    def kind_of(self, x: Tensor) -> str:
+        """What messages call ``x``."""
+
+    def device(self, x: Tensor) -> int | None:
+        """The number of the GPU that the elements are on; None: the host."""
+
+    def dtype(self, x: Tensor) -> np.dtype[Any]:
+        """The type of the elements."""
+
+    def native(self, x: Tensor) -> Any:
+        """The elements where they lie.
+
+        NotSupportedError where they are not what ``x`` says, or a gradient would be lost.
+        """
+
+    def resolved(self, x: Tensor) -> tuple[Tensor, bool]:
+        """An array with elements, and whether ``x`` stands for the conjugates of these."""
+
+    def wrapped(self, array: Any) -> Tensor:
+        """A native array as one of the library."""
+
+    def stream(self, stream: Any, device: int | None) -> Any:
+        """The CuPy stream for a call: the given one's, or the library's current one."""
+
+    def differentiates(self, tensors: Sequence[Any]) -> bool:
+        """Whether the library has to know how the result depends on the tensors."""
+
+    def apply(self, function: Differentiable, tensors: Sequence[Tensor]) -> Tensor:
+        """The value of a function that the library can differentiate."""
+
+    def ones(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Ones of the type and on the device of ``like``."""
+
+    def cast(self, x: Tensor, like: Tensor) -> Tensor:
+        """``x`` in the type of ``like``; its real part where that is real."""
+
+
+def library_of(x: Any) -> ArrayLibrary | None:
+    """The library whose array ``x`` is; None for NumPy's, CuPy's and what is no array."""
+    kind: type = type(x)
+    library = _library_of_class(kind)
+    return library if library is not None and library.owns(x) else None
+
+
+def library_among(arrays: Sequence[Any]) -> ArrayLibrary | None:
+    """The library of the first array that is of one."""
+    for x in arrays:
+        library = library_of(x)
+        if library is not None:
+            return library
+    return None
+
+
+@cache
+def _library_of_class(kind: type) -> ArrayLibrary | None:
+    for each in kind.__mro__:
+        module, library = LIBRARIES.get(each.__module__.split(".")[0], ("", None))
+        if library is not None and module in sys.modules:
+            return _opened(library, sys.modules[module])
+    return None
+
+
+@cache
+def _opened(library: type[TorchLibrary] | type[JaxLibrary], module: ModuleType) -> ArrayLibrary:
+    return library(module)
