@@ -32,6 +32,7 @@ from contract.errors import (
 )
 from contract.handle import Handle, default_handle
 from contract.numpy_einsum import einsum, einsum_path
+from contract.numpy_functions import tensordot, transpose
 from contract.operators import BinaryOperator, Operator
 from contract.plan import Plan
 from contract.run.graph import CapturedContraction
@@ -80,4 +81,6 @@ __all__ = [
     "elementwise_trinary",
     "permute",
     "reduce",
+    "tensordot",
+    "transpose",
 ]

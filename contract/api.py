@@ -31,7 +31,7 @@ from contract.run.arrays import Array, Arrays, Layout, is_array, require_one_kin
 from contract.run.call import Call
 from contract.run.explain import explain
 from contract.run.graph import CapturedContraction
-from contract.run.libraries import library_of
+from contract.run.libraries import library_of, numpy_type
 from contract.run.progress import reporting
 
 __all__ = ["ContractExpression", "contract", "contract_expression", "contract_trinary"]
@@ -164,7 +164,7 @@ def contract_expression(
             slices=cuts_of(slices),
         )
         try:
-            kind = np.dtype(dtype)
+            kind = np.dtype(numpy_type(dtype))
         except TypeError:
             raise UnsupportedTypeError(f"dtype is a NumPy data type: it is {dtype!r}.") from None
         given = tuple(_operand(x, kind) for x in operands)

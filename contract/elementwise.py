@@ -20,6 +20,7 @@ from contract.logging import LOGGER, UNWATCHED
 from contract.operators import BinaryOperator, Operator, binary
 from contract.request import Combination, Options, Reducing, Written
 from contract.run.arrays import Array
+from contract.run.libraries import numpy_type
 
 __all__ = ["elementwise_binary", "elementwise_trinary", "permute", "reduce"]
 
@@ -193,7 +194,7 @@ def _type(dtype: Any) -> np.dtype[Any] | None:
     if dtype is None:
         return None
     try:
-        found: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
+        found: np.dtype[Any] = np.dtype(numpy_type(dtype)).newbyteorder("=")
     except (TypeError, ValueError, SyntaxError):
         raise UnsupportedTypeError(f"dtype is a NumPy data type: it is {dtype!r}.") from None
     return found

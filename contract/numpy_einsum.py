@@ -21,7 +21,7 @@ from contract.order import contraction_path, is_path_name
 from contract.request import Options, Written, call_for, repeated, resolve_notation
 from contract.run.arrays import Array, Arrays, Layout, is_array
 from contract.run.call import Call
-from contract.run.libraries import library_among
+from contract.run.libraries import library_among, numpy_type
 
 __all__ = ["einsum", "einsum_path"]
 
@@ -89,7 +89,7 @@ def _einsum_of_library(
     options = Options(
         order=_order(order),
         optimize=_frozen(_path(optimize, len(given))),
-        dtype=None if dtype is None else np.dtype(dtype),
+        dtype=None if dtype is None else np.dtype(numpy_type(dtype)),
         casting=_casting("same_kind" if casting is None else casting),
     )
     return evaluate(handle, written, given, options, out, stream=stream)

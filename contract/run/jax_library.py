@@ -37,6 +37,9 @@ class JaxLibrary:
     def device(self, x: Tensor) -> int | None:
         return None
 
+    def numpy_type(self, dtype: Any) -> Any:
+        return np.dtype(dtype)
+
     def dtype(self, x: Tensor) -> np.dtype[Any]:
         dtype: np.dtype[Any] = np.dtype(x.dtype)
         return dtype
@@ -73,6 +76,9 @@ class JaxLibrary:
 
     def ones(self, shape: Sequence[int], like: Tensor) -> Tensor:
         return self._jax.numpy.ones(shape, like.dtype)
+
+    def transposed(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
+        return x.transpose(axes)
 
     def cast(self, x: Tensor, like: Tensor) -> Tensor:
         real = self._jax.numpy.iscomplexobj(x) and not self._jax.numpy.iscomplexobj(like)

@@ -14,7 +14,7 @@ import numpy as np
 from contract.run.jax_library import JaxLibrary
 from contract.run.torch_library import TorchLibrary
 
-__all__ = ["ArrayLibrary", "Differentiable", "library_among", "library_of"]
+__all__ = ["ArrayLibrary", "Differentiable", "library_among", "library_of", "numpy_type"]
 
 Tensor = Any  # a torch.Tensor, a jax.Array or a tracer of one
 LIBRARIES = {
@@ -61,6 +61,9 @@ class ArrayLibrary(Protocol):
     def dtype(self, x: Tensor) -> np.dtype[Any]:
         """The type of the elements."""
 
+    def numpy_type(self, dtype: Any) -> Any:
+        """NumPy's name of one of the library's data types."""
+
     def native(self, x: Tensor) -> Any:
         """The elements where they lie.
 
@@ -85,6 +88,9 @@ class ArrayLibrary(Protocol):
     def ones(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """Ones of the type and on the device of ``like``."""
 
+    def transposed(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
+        """``x`` with its axes in another order."""
+
     def cast(self, x: Tensor, like: Tensor) -> Tensor:
         """``x`` in the type of ``like``; its real part where that is real."""
 
@@ -103,6 +109,13 @@ def library_among(arrays: Sequence[Any]) -> ArrayLibrary | None:
         if library is not None:
             return library
     return None
+
+
+def numpy_type(dtype: Any) -> Any:
+    """A library's data type as numpy.dtype takes it; anything else as it is."""
+    kind: type = type(dtype)
+    library = _library_of_class(kind)
+    return dtype if library is None else library.numpy_type(dtype)
 
 
 @cache

@@ -43,6 +43,9 @@ class TorchLibrary:
     def device(self, x: Tensor) -> int | None:
         return x.device.index if x.device.type == "cuda" else None
 
+    def numpy_type(self, dtype: Any) -> Any:
+        return self._types.get(dtype, dtype)
+
     def dtype(self, x: Tensor) -> np.dtype[Any]:
         found = self._types.get(x.dtype)
         if found is None:
@@ -95,6 +98,9 @@ class TorchLibrary:
     def ones(self, shape: Sequence[int], like: Tensor) -> Tensor:
         one = self._torch.ones((), dtype=like.dtype, device=like.device)
         return one.expand(tuple(shape))
+
+    def transposed(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
+        return x.permute(axes)
 
     def cast(self, x: Tensor, like: Tensor) -> Tensor:
         return (x.real if x.is_complex() and not like.is_complex() else x).to(like.dtype)

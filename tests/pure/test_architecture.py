@@ -51,7 +51,7 @@ LEVELS = (
     {"evaluation"},
     {"folding", "distributed", "interop"},
     {"api", "elementwise", "numpy_einsum"},
-    {"conversion"},
+    {"conversion", "numpy_functions"},
     {"", "files"},
     {"demo"},
     {"__main__"},

@@ -1,0 +1,80 @@
+"""tensordot and transpose with NumPy's signatures: what other engines ask of a backend.
+
+opt_einsum, cotengra and autoray look for them beside einsum in the module ``contract``.
+"""
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from contract.api import contract
+from contract.errors import InvalidValueError
+from contract.run.arrays import Array
+from contract.run.libraries import library_of
+
+__all__ = ["tensordot", "transpose"]
+
+
+def tensordot(a: Any, b: Any, axes: Any = 2) -> Array:
+    """The sum over ``axes`` of a and of b: the other axes of a, then those of b.
+
+    ``axes`` is a pair of axes or of sequences of them, or a number: the last ones of a and the
+    first ones of b, in order. The layout of the result is the cheapest.
+
+    Raises InvalidValueError (a ValueError) unless each axis of a has a partner of its extent.
+    Source: numpy.tensordot.
+    """
+    ranks = np.ndim(a), np.ndim(b)
+    summed = [_axes(each, rank) for each, rank in zip(_pair(axes, ranks[0]), ranks, strict=True)]
+    if len(summed[0]) != len(summed[1]):
+        raise InvalidValueError(
+            f"Each axis of a is summed with one of b: {len(summed[0])} axes of a, "
+            f"{len(summed[1])} of b."
+        )
+    left = list(range(ranks[0]))
+    right = list(range(ranks[0], sum(ranks)))
+    for at, partner in zip(*summed, strict=True):
+        _require_equal(np.shape(a)[at], np.shape(b)[partner], at, partner)
+        right[partner] = left[at]
+    output = [x for at, x in enumerate(left) if at not in summed[0]]
+    output += [x for at, x in enumerate(right) if at not in summed[1]]
+    return contract(a, left, b, right, output, order="K")
+
+
+def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
+    """A view of ``a`` with its axes in another order; reversed if none is given."""
+    library = library_of(a)
+    if library is not None:
+        order = range(len(a.shape))[::-1] if axes is None else _axes(axes, len(a.shape))
+        return library.transposed(a, tuple(order))
+    return (a if hasattr(a, "transpose") else np.asarray(a)).transpose(axes)
+
+
+def _pair(axes: Any, rank: int) -> tuple[Any, Any]:
+    try:
+        count = index(axes)
+    except TypeError:
+        first, second = axes
+        return first, second
+    return range(rank - count, rank), range(count)
+
+
+def _axes(axes: Any, rank: int) -> list[int]:
+    """Axes counted from the first one; InvalidValueError if one is not there or comes twice."""
+    given = [index(each) for each in (axes if np.iterable(axes) else (axes,))]
+    found = [each + rank if each < 0 else each for each in given]
+    if len(set(found)) < len(found) or not all(0 <= each < rank for each in found):
+        raise InvalidValueError(
+            f"Axes are different and from {-rank} to {rank - 1}: they are {given}."
+        )
+    return found
+
+
+def _require_equal(extent: int, other: int, at: int, partner: int) -> None:
+    if extent != other:
+        raise InvalidValueError(
+            f"Axes summed together have one extent: axis {at} of a has {extent}, axis {partner} "
+            f"of b has {other}."
+        )
