@@ -1,0 +1,179 @@
+"""JAX arrays in every verb, traced and differentiated, against jax.numpy."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import contract as ct
+
+jax = pytest.importorskip("jax")
+jnp = pytest.importorskip("jax.numpy")
+
+
+@pytest.fixture(autouse=True)
+def _wide() -> Any:
+    """64-bit types, which JAX has when asked."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def made(rng: np.random.Generator) -> Callable[..., Any]:
+    """Random arrays of a shape and type."""
+
+    def make(*shape: int, dtype: str = "float64") -> Any:
+        parts = rng.standard_normal((2, *shape))
+        values = parts[0] + 1j * parts[1]
+        return jnp.asarray(values if dtype.startswith("complex") else values.real).astype(dtype)
+
+    return make
+
+
+def close(found: Any, wanted: Any) -> None:
+    assert isinstance(found, jax.Array)
+    assert found.dtype == wanted.dtype
+    np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+VERBS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "contract": (lambda a, b: ct.contract("ij,jk->ik", a, b), lambda a, b: a @ b),
+    "expression": (
+        lambda a, b: ct.contract_expression("ij,jk->ik", a.shape, b.shape)(a, b),
+        lambda a, b: a @ b,
+    ),
+    "einsum": (lambda a, b: ct.einsum("ij,jk->ik", a, b), lambda a, b: a @ b),
+    "tensordot": (lambda a, b: ct.tensordot(a, b, 1), lambda a, b: a @ b),
+    "transpose": (lambda a, b: ct.transpose(a), lambda a, b: a.T),
+    "c": (lambda a, b: ct.contract("ij,kj->ik", a, b.T, c=a[:, :3]), lambda a, b: a @ b + a[:, :3]),
+    "permute": (lambda a, b: ct.permute("ij->ji", a, alpha=2), lambda a, b: 2 * a.T),
+    "reduce": (lambda a, b: ct.reduce("ij->j", a, op="max"), lambda a, b: a.max(0)),
+    "binary": (
+        lambda a, b: ct.elementwise_binary("ij,ji->ij", a, b, op="mul"),
+        lambda a, b: a * b.T,
+    ),
+    "trinary": (
+        lambda a, b: ct.elementwise_trinary("ij,ji,ij->ij", a, b, a),
+        lambda a, b: a + b.T + a,
+    ),
+}
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("verb", VERBS)
+def test_arrays_in_and_out(verb: str, traced: bool, made: Callable[..., Any]) -> None:
+    call, wanted = VERBS[verb]
+    a, b = made(3, 4), made(4, 3)
+    close((jax.jit(call) if traced else call)(a, b), wanted(a, b))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "complex64", "int32", "bool"])
+def test_types(dtype: str, made: Callable[..., Any]) -> None:
+    x = (made(4, 5) * 2).astype(dtype) if dtype != "complex64" else made(4, 5, dtype=dtype)
+    found = ct.contract("ij->ij", x)
+    assert isinstance(found, jax.Array)
+    assert found.dtype == x.dtype
+    assert bool((found == x).all())
+
+
+def test_operands_are_read_where_they_lie(made: Callable[..., Any]) -> None:
+    a = made(3, 4)
+    view = ct.Handle().arrays.as_array(a)
+    assert view.ctypes.data == a.unsafe_buffer_pointer()
+    assert not view.flags.writeable
+    with pytest.raises(ct.InvalidValueError, match="out is read-only"):
+        ct.contract("ij->ij", a, out=a)
+
+
+def test_kinds_do_not_mix(made: Callable[..., Any]) -> None:
+    a, x = made(3, 3), np.eye(3)
+    for pair in ((a, x), (x, a)):
+        with pytest.raises(ct.InvalidValueError, match="a JAX array") as refused:
+            ct.contract("ij,jk->ik", *pair)
+        assert "a NumPy array" in str(refused.value)
+
+
+PRODUCTS: list[tuple[str, list[tuple[int, ...]], str]] = [
+    ("ij,jk->ik", [(3, 4), (4, 2)], "float64"),
+    ("ij,jk->ik", [(3, 4), (4, 2)], "complex128"),
+    ("ij,jk,kl->il", [(2, 3), (3, 2), (2, 4)], "complex128"),
+    ("iij,j->i", [(2, 2, 3), (3,)], "float64"),
+    ("ij->", [(3, 2)], "float64"),
+    ("bij,bjk->bik", [(2, 3, 2), (1, 2, 3)], "float64"),
+]
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize(("text", "shapes", "dtype"), PRODUCTS)
+def test_gradients_are_those_of_jax_einsum(
+    text: str, shapes: list[tuple[int, ...]], dtype: str, traced: bool, made: Callable[..., Any]
+) -> None:
+    operands = [made(*shape, dtype=dtype) for shape in shapes]
+    weights = made(*jnp.einsum(text, *operands).shape, dtype=dtype)
+
+    def gradients(function: Callable[..., Any]) -> Any:
+        def loss(*given: Any) -> Any:
+            return jnp.sum(jnp.abs(weights * function(text, *given)) ** 2)
+
+        found = jax.grad(loss, tuple(range(len(operands))))
+        return (jax.jit(found) if traced else found)(*operands)
+
+    for found, wanted in zip(gradients(ct.contract), gradients(jnp.einsum), strict=True):
+        close(found, wanted)
+
+
+def test_gradients_of_scalars_c_and_conjugates(made: Callable[..., Any]) -> None:
+    a, b, c = (made(*s, dtype="complex128") for s in ((2, 3), (3, 2), (2, 2)))
+
+    def ours(a: Any, b: Any, c: Any) -> Any:
+        given: dict[str, Any] = {
+            "alpha": 2 - 1j,
+            "beta": 1 + 3j,
+            "operators": ("conj", None, "conj"),
+        }
+        return ct.contract("ij,jk->ik", a, b, c=c, **given)
+
+    def theirs(a: Any, b: Any, c: Any) -> Any:
+        return (2 - 1j) * a.conj() @ b + (1 + 3j) * c.conj()
+
+    close(ours(a, b, c), theirs(a, b, c))
+    (_, mine), (_, reference) = jax.vjp(ours, a, b, c), jax.vjp(theirs, a, b, c)
+    weights = made(2, 2, dtype="complex128")
+    for found, wanted in zip(mine(weights), reference(weights), strict=True):
+        close(found, wanted)
+
+
+def test_second_derivatives_and_vmap(made: Callable[..., Any]) -> None:
+    a, b = made(2, 3), made(3, 2)
+
+    def curved(product: Callable[..., Any]) -> Any:
+        def slope(a: Any) -> Any:
+            return jnp.sum(jax.grad(lambda x: jnp.sum(product(x, b) ** 3))(a) ** 2)
+
+        return jax.grad(slope)(a)
+
+    close(curved(lambda x, y: ct.contract("ij,jk->ik", x, y)), curved(jnp.matmul))
+    many = jnp.stack([a, 2 * a])
+    close(jax.vmap(lambda x: ct.contract("ij,jk->ik", x, b))(many), many @ b)
+
+
+def test_integers_beside_what_is_differentiated(made: Callable[..., Any]) -> None:
+    a, n = made(2, 3), jnp.arange(3)
+    close(jax.grad(lambda a: ct.contract("ij,j->", a, n))(a), jnp.tile(n * 1.0, (2, 1)))
+
+
+def test_what_cannot_be_differentiated(made: Callable[..., Any]) -> None:
+    a = made(3, 3)
+    with pytest.raises(ct.NotSupportedError, match="of an elementwise operation"):
+        jax.grad(lambda a: ct.elementwise_binary("ij,ij->ij", a, a).sum())(a)
+    with pytest.raises(ct.NotSupportedError, match="has TANH"):
+        jax.grad(lambda a: ct.contract("ij->", a, operators=("tanh",)))(a)
+    with pytest.raises(ct.NotSupportedError, match="no elements yet"):
+        jax.jit(lambda a: ct.convert_layout(a[None, None], "NCHW", "NHWC"))(a)
+
+
+def test_large_operands_of_compiled_functions(made: Callable[..., Any]) -> None:
+    """JAX hands large arrays to a callback that waits for them."""
+    a = made(700, 700)
+    close(jax.jit(lambda a: ct.contract("ij,jk->ik", a + 1, a))(a), (a + 1) @ a)
