@@ -8,7 +8,7 @@ import numpy as np
 
 from contract.errors import InvalidValueError
 from contract.run.cupy_module import cupy_of
-from contract.run.libraries import library_among, library_of
+from contract.run.libraries import library_of
 
 __all__ = [
     "Array",
@@ -179,7 +179,8 @@ def require_one_kind(arrays: Arrays, named: Sequence[tuple[str, Any]]) -> None:
 
     The names are for the message.
     """
-    library = library_among([x for _, x in named])
+    owned = [(name, x) for name, x in named if is_array(x) and arrays.owns(x)]
+    library = library_of(owned[0][1]) if owned else None
     strangers = [
         (name, x)
         for name, x in named
@@ -188,13 +189,11 @@ def require_one_kind(arrays: Arrays, named: Sequence[tuple[str, Any]]) -> None:
     if not strangers:
         return
     name, x = strangers[0]
-    strange = {each for each, _ in strangers}
-    fitting = [(each, y) for each, y in named if is_array(y) and each not in strange]
-    if not fitting:
+    if not owned:
         raise InvalidValueError(
             f"A handle takes arrays of its own kind, here {arrays.kind}s: {name} is a {kind_of(x)}."
         )
-    known, y = fitting[0]
+    known, y = owned[0]
     raise InvalidValueError(
         f"All arrays of a call are of one kind and on one device: {known} is a {kind_of(y)}, "
         f"{name} is a {kind_of(x)}."

@@ -1,6 +1,6 @@
-"""torch tensors on a GPU: CuPy's arrays on torch's stream. A small torch stands in for the real one.
+"""torch tensors on a GPU: CuPy's arrays on torch's stream.
 
-Its tensors hand over the emulator's arrays where the real ones hand over DLPack capsules.
+A small torch stands in for the real one: its tensors hand over the emulator's arrays where the real ones hand over DLPack capsules.
 """
 
 import sys
@@ -91,14 +91,13 @@ def test_calls_run_on_torch_s_stream(
     for stream, pointer in ((None, torch.cuda.current_stream(0).cuda_stream), (given, other.ptr)):
         counted.reset()
         for found in (
-            ct.contract("mk,kn->nm", a, b, alpha=2, stream=stream),
+            ct.contract("mk,kn->nm", a, b, stream=stream),
             ct.einsum("mk,kn->nm", a, b, stream=stream),
             planned(a, b, stream=stream),
         ):
             cupy.cuda.runtime.deviceSynchronize()
             assert type(found) is Tensor
-            scale = 2 if found.array.get()[0, 0] > 1.5 * (x @ y)[0, 0] else 1
-            np.testing.assert_allclose(found.array.get(), scale * (x @ y).T, rtol=1e-5)
+            np.testing.assert_allclose(found.array.get(), (x @ y).T, rtol=1e-5)
         queued = {each.stream for each in (*counted.launches, *counted.products)}
         assert queued == {pointer}
 
