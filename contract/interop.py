@@ -25,7 +25,7 @@ from contract.request import (
     operation_for,
     resolve_notation,
 )
-from contract.run.arrays import Layout
+from contract.run.arrays import Array, Layout
 from contract.run.call import Call
 from contract.run.libraries import ArrayLibrary, library_among
 
@@ -91,10 +91,15 @@ class Request:
 
     def value(self, tensors: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
         """The result in ``out`` or a new array."""
+        result = self.native_value(tensors, out)
+        return self.library.wrapped(result) if out is None else out
+
+    def native_value(self, tensors: Sequence[Tensor], out: Tensor | None = None) -> Array:
+        """The same as an array of NumPy's or CuPy's."""
         library = self.library
         resolved, lazily = zip(*map(library.resolved, tensors), strict=True)
         arrays = [library.native(x) for x in resolved]
-        result = evaluation.evaluate(
+        return evaluation.evaluate(
             self.handle,
             self.written,
             arrays[: self.count],
@@ -105,7 +110,6 @@ class Request:
             self.stream,
             self.by,
         )
-        return library.wrapped(result) if out is None else out
 
     def result_form(self, tensors: Sequence[Tensor]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Shape and type of the result, as planning has them."""

@@ -91,11 +91,8 @@ class JaxLibrary:
         if not self.differentiates(tensors):
             return function.value(tensors)
         form = self._jax.ShapeDtypeStruct(*function.result_form(tensors))
-        callback = partial(self._computed, function)
+        callback = partial(_computed, function)
         return self._jax.pure_callback(callback, form, *tensors, vmap_method="sequential")
-
-    def _computed(self, function: Any, *tensors: Tensor) -> Any:
-        return self.native(function.value(tensors))
 
     def _forward(self, function: Any, *primals: Any) -> tuple[Tensor, Any]:
         """The value; the tensors, and () for each that needs a gradient, None for the others.
@@ -115,3 +112,8 @@ class JaxLibrary:
             None if each is None else function.gradient(at, cotangent, tensors)
             for at, each in enumerate(needed)
         )
+
+
+def _computed(function: Any, *tensors: Tensor) -> Any:
+    """The value in NumPy: a callback may wait for JAX for ever if it calls JAX."""
+    return function.native_value(tensors)

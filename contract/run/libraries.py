@@ -30,6 +30,9 @@ class Differentiable(Protocol):
     def value(self, tensors: Sequence[Tensor]) -> Tensor:
         """The result, of whose making the library keeps no record."""
 
+    def native_value(self, tensors: Sequence[Tensor]) -> Any:
+        """The same as an array of NumPy's or CuPy's."""
+
     def result_form(self, tensors: Sequence[Tensor]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         """Shape and type of the result; reads no element."""
 

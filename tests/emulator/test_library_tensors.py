@@ -1,6 +1,7 @@
 """torch tensors on a GPU: CuPy's arrays on torch's stream.
 
-A small torch stands in for the real one: its tensors hand over the emulator's arrays where the real ones hand over DLPack capsules.
+A small torch stands in for the real one: its tensors hand over the emulator's arrays where
+the real ones hand over DLPack capsules.
 """
 
 import sys
