@@ -120,6 +120,12 @@ def test_one_module_imports_cupy() -> None:
     assert users == {"run.cupy_module"}
 
 
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_libraries_are_imported_by_the_caller_only(library: str) -> None:
+    roots = {name.split(".")[0] for path in modules().values() for name in imports(path)}
+    assert library not in roots
+
+
 def test_only_the_order_imports_opt_einsum() -> None:
     users = {name for name, path in modules().items() if "opt_einsum" in imports(path)}
     assert users == {"order"}
