@@ -54,12 +54,15 @@ def evaluate(
     library = None if is_native else library_among(operands)
     if library is None:
         return evaluation.evaluate(handle, written, operands, options, out, c, scalars, stream, by)
-    evaluation.require_kind(handle.arrays, operands, out, c)
+    device = handle.arrays.device
+    given = operands if c is None else (*operands, c)
+    if out is not None or not all(library.owns(x) and library.device(x) == device for x in given):
+        evaluation.require_kind(handle.arrays, operands, out, c)
     if library.order is not None and out is None:
         options = replace(options, order=library.order)
-    stream = library.stream(stream, handle.arrays.device)
+    stream = library.stream(stream, device)
     request = Request(library, handle, written, options, scalars, stream, by, len(operands))
-    tensors = [_tensor(library, x) for x in ((*operands, c) if c is not None else operands)]
+    tensors = [_tensor(library, x) for x in given]
     if library.differentiates(tensors):
         if out is not None:
             raise NotSupportedError("out and gradients exclude each other: out is given.")

@@ -31,6 +31,7 @@ class TorchLibrary:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._types = {getattr(torch, name): np.dtype(name) for name in TYPES}
+        self._numpy_types = frozenset(self._types.values())
         methods = {"forward": staticmethod(_forward), "backward": staticmethod(_backward)}
         self._function: Any = type("Contraction", (torch.autograd.Function,), methods)
 
@@ -63,8 +64,9 @@ class TorchLibrary:
                     "Here a gradient would be lost: detach the tensor, or forbid gradients."
                 )
             x = x.detach()
-        if self.dtype(x) == bfloat16:
+        if x.dtype is self._torch.bfloat16:
             return _shared(x.view(self._torch.int16)).view(bfloat16)
+        self.dtype(x)
         return _shared(x)
 
     def resolved(self, x: Tensor) -> tuple[Tensor, bool]:
@@ -73,7 +75,7 @@ class TorchLibrary:
 
     def wrapped(self, array: Any) -> Tensor:
         array = np.asarray(array) if isinstance(array, np.generic) else array
-        if array.dtype.name not in TYPES:
+        if array.dtype not in self._numpy_types:
             raise UnsupportedTypeError(f"torch has no data type {array.dtype.name}.")
         if array.dtype == bfloat16:
             return self._taken(array.view(np.int16)).view(self._torch.bfloat16)

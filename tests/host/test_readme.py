@@ -20,7 +20,7 @@ def names() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for block in re.findall(r"```python\n(.*?)```", TEXT, flags=re.S):
         if re.search(
-            r"^import (cupy|torch|jax|opt_einsum|cotengra)|^from pyscf", block, flags=re.M
+            r"^import (cupy|torch|jax|opt_einsum|cotengra)|^from (gpu4)?pyscf", block, flags=re.M
         ):
             continue  # tests/emulator or tests/libraries runs it
         refused = re.search(r"^# (\w+Error): (.*?)$", block, flags=re.M)

@@ -21,8 +21,9 @@ def test_the_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lib, "einsum", lib.einsum)  # the recipe replaces it
     names: dict[str, Any] = {}
     blocks = re.findall(r"```python\n(.*?)```", SECTION, flags=re.S)
-    assert len(blocks) == 5
-    for block in blocks:
+    runnable = [each for each in blocks if "gpu4pyscf" not in each]
+    assert len(runnable) == 5
+    for block in runnable:
         exec(block, names)
     assert lib.einsum.__code__.co_filename == "<string>"
     assert names["A"].grad.shape == (4, 5, 6)
