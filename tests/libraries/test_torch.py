@@ -160,6 +160,16 @@ def test_an_expression_with_a_constant(made: Callable[..., Any]) -> None:
         planned(a.float())
 
 
+def test_constants_that_require_gradients_are_not_multiplied_ahead(
+    made: Callable[..., Any],
+) -> None:
+    a, b, c = made(2, 3), made(3, 4, gradient=True), made(4, 2, gradient=True)
+    planned = ct.contract_expression("ij,jk,kl->il", (2, 3), b, c)
+    ours = torch.autograd.grad(planned(a).sum(), (b, c))
+    for found, wanted in zip(ours, torch.autograd.grad((a @ b @ c).sum(), (b, c)), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
 def test_a_plan_of_descriptors_runs_on_tensors(made: Callable[..., Any]) -> None:
     a, b = made(3, 4), made(4, 3)
     d = torch.zeros(3, 3, dtype=F64)
