@@ -7,6 +7,7 @@ each gradient is again such a call, planned and cached like any other.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -133,9 +134,8 @@ class Request:
             axes = tuple(range(len(cotangent.shape)))
             written, terms, scalar = ((axes,), axes), tensors[at:], beta
             at, operators = 0, operators[at:]
-        shapes = [tuple(x.shape) for x in terms]
-        expression = resolve_notation(written, shapes)
-        found = gradient(expression, shapes, operators, at, self.library.conjugates)
+        shapes = tuple(tuple(x.shape) for x in terms)
+        found = _gradient(written, shapes, tuple(operators), at, self.library.conjugates)
         return self.library.cast(self._product(found, scalar, cotangent, terms), terms[at])
 
     def _product(
@@ -175,6 +175,17 @@ class Request:
         dtype, shape = self.library.dtype(x), tuple(x.shape)
         steps = packed_strides(shape[::-1])[::-1]
         return Layout(shape, tuple(n * dtype.itemsize for n in steps), dtype, dtype.itemsize)
+
+
+@lru_cache(maxsize=1024)  # a function of its arguments alone, needed in every backward pass
+def _gradient(
+    written: Written,
+    shapes: tuple[tuple[int, ...], ...],
+    operators: tuple[Operator, ...],
+    at: int,
+    conjugates: bool,
+) -> Gradient:
+    return gradient(resolve_notation(written, shapes), shapes, operators, at, conjugates)
 
 
 def _require_sum_of_products(form: Reducing | Combination | None) -> None:

@@ -205,6 +205,8 @@ def require_host_scalar(name: str, value: Any) -> None:
 
     So for arrays of libraries: they may be on a device, and a gradient would be lost.
     """
+    if value is None or type(value) in (int, float, complex):
+        return
     if cupy_of(value) is not None:
         raise InvalidValueError(
             f"{name} must be a number on the host: it is a {kind_of(value)}, and reading it "

@@ -101,6 +101,8 @@ class ArrayLibrary(Protocol):
 def library_of(x: Any) -> ArrayLibrary | None:
     """The library whose array ``x`` is; None for NumPy's, CuPy's and what is no array."""
     kind: type = type(x)
+    if kind is np.ndarray:
+        return None
     library = _library_of_class(kind)
     return library if library is not None and library.owns(x) else None
 
