@@ -113,6 +113,10 @@ class TorchLibrary:
                 "A torch tensor is dense and on the CPU or a CUDA device: it has layout "
                 f"{x.layout} on {x.device}."
             )
+        if self._torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
+            raise NotSupportedError(
+                "Gradients are those of backward mode: the tensor carries a forward-mode tangent."
+            )
         if x.is_conj() or x.is_neg():
             raise NotSupportedError(
                 "Tensors that are conjugated or negated lazily are operands of verbs, and never "

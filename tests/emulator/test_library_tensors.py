@@ -51,7 +51,10 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         **names,
         Tensor=Tensor,
         strided="strided",
-        autograd=SimpleNamespace(Function=object),
+        autograd=SimpleNamespace(
+            Function=object,
+            forward_ad=SimpleNamespace(unpack_dual=lambda x: SimpleNamespace(tangent=None)),
+        ),
         is_grad_enabled=lambda: True,
         from_dlpack=Tensor,
         from_numpy=Tensor,

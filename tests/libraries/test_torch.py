@@ -307,6 +307,10 @@ def test_no_gradient_is_lost(made: Callable[..., Any]) -> None:
         ct.contract("ij,jk->ik", a.detach(), a.detach(), out=a)
     with pytest.raises(ct.NotSupportedError, match="gradient would be lost"):
         ct.convert_layout(x, "NCHW", "NHWC")
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(a.detach(), torch.ones_like(a))
+        with pytest.raises(ct.NotSupportedError, match="forward-mode tangent"):
+            ct.contract("ij,jk->ik", dual, dual)
     with torch.no_grad():
         assert not ct.contract("ij,jk->ik", a, a).requires_grad
 
