@@ -142,8 +142,11 @@ def _how(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _planned(options: argparse.Namespace, descriptors: Sequence[TensorDescriptor]) -> str:
-    return str(contract_expression(options.expression, *descriptors, **_how(options)).explain())
+def _planned(
+    options: argparse.Namespace, descriptors: Sequence[TensorDescriptor], plot: Path | None = None
+) -> str:
+    planned = contract_expression(options.expression, *descriptors, **_how(options))
+    return planned.explain(plot)
 
 
 def _descriptor(array: Array) -> TensorDescriptor:
@@ -202,7 +205,8 @@ def _explain(arguments: list[str]) -> int:
     options = _explain_parser().parse_intermixed_args(arguments)
     extents = _merged(options.extents)
     shapes = _shapes(options.expression, extents)
-    _show(_planned(options, [TensorDescriptor(shape, None, options.dtype) for shape in shapes]))
+    descriptors = [TensorDescriptor(shape, None, options.dtype) for shape in shapes]
+    _show(_planned(options, descriptors, options.plot))
     return OK
 
 
@@ -409,6 +413,9 @@ def _explain_parser() -> _Parser:
         help="the extent of every mode: a=64,b=32",
     )
     parser.add_argument("--dtype", choices=DTYPES, default="float64", metavar="DTYPE")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the contraction tree: .svg, .png or .pdf"
+    )
     _add_planning(parser)
     return parser
 

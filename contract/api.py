@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from contract.run.call import Call
 from contract.run.explain import explain
 from contract.run.graph import CapturedContraction
 from contract.run.libraries import library_of, numpy_type
+from contract.run.picture import draw
 from contract.run.progress import reporting
 
 __all__ = ["ContractExpression", "contract", "contract_expression", "contract_trinary"]
@@ -329,9 +331,15 @@ class ContractExpression:
                 call = bound_call(handle, self._written, arrays, self._options, out, c, scalars)
                 return CapturedContraction(call)
 
-    def explain(self) -> str:
-        """The plan as a table: steps, costs, candidates, and why the chosen ones won."""
+    def explain(self, plot: str | PathLike[str] | None = None) -> str:
+        """The plan as a table: steps, costs, candidates, and why the chosen ones won.
+
+        ``plot`` names a file (.svg, .png or .pdf) for a picture of the contraction tree, which
+        needs matplotlib.
+        """
         loaded = self._call.loaded
+        if plot is not None:
+            draw(loaded.plan, plot)
         return "\n\n".join((*loaded.notes, explain(loaded.plans[0])))
 
     def __str__(self) -> str:
