@@ -225,6 +225,8 @@ def _in_slices(
     workspace = max(each.required_workspace for each in plans)
     bytes_ = TensorDescriptor((workspace + ALIGNMENT,), None, "uint8")
     own = max(each.own_bytes for each in plans) + _apart_bytes(operation, chunks) + ALIGNMENT
+    tiles = max(each.tile_bytes for each in plans)
+    _require_within(workspace + tiles + own, preference)
     return SlicedPlan(
         plan=replace(whole, operation=operation),
         slicing=slicing_of(network, chunks, operation.labels),
@@ -234,10 +236,19 @@ def _in_slices(
         new_output=partial(handle.executor.allocate, tensor),
         new_workspace=lambda: aligned(handle.arrays, handle.executor.allocate(bytes_)),
         required_workspace=workspace,
-        tile_bytes=max(each.tile_bytes for each in plans),
+        tile_bytes=tiles,
         own_bytes=own,
         reads_addend=operation.addend is not None,
     )
+
+
+def _require_within(needed: int, preference: PlanPreference) -> None:
+    """InsufficientWorkspaceError where slices of several kinds together take too much."""
+    limit = preference.memory_limit
+    if limit is not None and needed > limit:
+        raise InsufficientWorkspaceError(
+            f"Slices need {needed} bytes, memory_limit is {limit} bytes.", needed
+        )
 
 
 def bytes_beside(loaded: Loaded) -> int:

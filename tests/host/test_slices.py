@@ -158,3 +158,23 @@ def test_what_are_no_slices(slices: Any) -> None:
     x = np.ones((3, 3))
     with pytest.raises(ct.InvalidValueError, match="slices are modes, or a mapping"):
         ct.contract("ij,jk->ik", x, x, slices=slices)
+
+
+def test_slices_of_several_kinds_fit_together() -> None:
+    """What the kinds take is not taken at once: a limit that each of them keeps is not enough."""
+    rng = np.random.default_rng(6)
+    arrays = [rng.random((24, 20, 24)) for _ in range(4)]  # row-major: plans with panels and tiles
+    text = "aib,bjc,ckd,dla->ijkl"
+    wanted = ct.contract(text, *arrays)
+    least = wanted.nbytes + 200_000
+    kept = 0
+    for limit in range(least, 4 * wanted.nbytes, 450_000):
+        with ct.Handle(threads=2) as handle:
+            try:
+                found = ct.contract(text, *arrays, memory_limit=limit, handle=handle)
+            except ct.InsufficientWorkspaceError as error:
+                assert "in the smallest slices found" in str(error)  # refused when it was planned
+                continue
+        np.testing.assert_allclose(found, wanted)
+        kept += 1
+    assert kept >= 8
