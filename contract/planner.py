@@ -6,8 +6,9 @@ modes of extent 1 do not take part.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from itertools import pairwise as neighbours
 from math import prod
 
@@ -49,7 +50,10 @@ from contract.plan import (
 from contract.products import Option, ProductProblem, Term, numbered
 from contract.workspace import Lifetime, place, rounded
 
-__all__ = ["addend_alone", "make_plan", "operation_extents"]
+__all__ = ["addend_alone", "make_plan", "operation_extents", "ranked_plans"]
+
+# The options of products, by the product and by whether only the best of them matters.
+_Known = dict[tuple[ProductProblem, bool], list[Option]]
 
 # Which scalar belongs to which operand of an elementwise operation.
 _SCALARS = {2: (Scalar.ALPHA, Scalar.GAMMA), 3: (Scalar.ALPHA, Scalar.BETA, Scalar.GAMMA)}
@@ -66,7 +70,27 @@ def make_plan(
     algorithm or rank does not exist.
     """
     preference = PlanPreference() if preference is None else preference
-    builder = _Builder(operation, preference, machine)
+    return _made(operation, preference, machine, {})
+
+
+def ranked_plans(
+    operation: OperationDescriptor, preference: PlanPreference, machine: Machine
+) -> Iterator[Plan]:
+    """Plans by increasing predicted time, from ``kernel_rank`` on; only that one if not 0."""
+    known: _Known = {}
+    yield _made(operation, preference, machine, known)
+    for rank in count(1) if preference.kernel_rank == 0 else ():
+        try:
+            plan = _made(operation, replace(preference, kernel_rank=rank), machine, known)
+        except NotSupportedError:
+            return
+        yield plan
+
+
+def _made(
+    operation: OperationDescriptor, preference: PlanPreference, machine: Machine, known: _Known
+) -> Plan:
+    builder = _Builder(operation, preference, machine, known)
     builder.build()
     return builder.finish()
 
@@ -173,7 +197,11 @@ class _Builder:
     """Steps, temporaries and candidates of one plan while it is being made."""
 
     def __init__(
-        self, operation: OperationDescriptor, preference: PlanPreference, machine: Machine
+        self,
+        operation: OperationDescriptor,
+        preference: PlanPreference,
+        machine: Machine,
+        known: _Known,
     ) -> None:
         self.operation = operation
         self.preference = preference
@@ -192,7 +220,7 @@ class _Builder:
         self.accumulator = operation.rule.accumulator
         self.steps: list[Step] = []
         self.considered: list[Decision] = []
-        self.known: dict[ProductProblem, list[Option]] = {}
+        self.known = known
         self.most_candidates = 1  # over all products, of the preferred algorithm
 
     # --- the whole operation --------------------------------------------------------------
@@ -471,11 +499,12 @@ class _Builder:
 
     def _options(self, problem: ProductProblem) -> list[Option]:
         """The ways to do a product by increasing time; networks have many products alike."""
-        found = self.known.get(problem)
+        brief = self._is_brief()
+        found = self.known.get((problem, brief))
         if found is None:
-            found = options(problem, self.machine, brief=self._is_brief())
+            found = options(problem, self.machine, brief=brief)
             found.sort(key=lambda option: option.seconds)
-            self.known[problem] = found
+            self.known[problem, brief] = found
         return found
 
     def _is_brief(self) -> bool:

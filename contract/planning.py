@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 
 from contract.cache import PlanCache
 from contract.call_text import operation_text
@@ -15,12 +15,12 @@ from contract.descriptors import (
     PlanPreference,
     WorkspacePreference,
 )
-from contract.errors import InsufficientWorkspaceError, NotSupportedError, UnsupportedTypeError
+from contract.errors import InsufficientWorkspaceError, UnsupportedTypeError
 from contract.information import report, tuning_text
 from contract.kept_plans import KeptPlans
 from contract.logging import LOGGER, Level
 from contract.plan import Plan
-from contract.planner import make_plan
+from contract.planner import ranked_plans
 from contract.run.arrays import Arrays
 from contract.run.executor import Executor, Footprint, Loaded
 from contract.run.tuned import TunedPlan, measured_fastest
@@ -141,16 +141,8 @@ class Planning:
     def _by_rank(
         self, operation: OperationDescriptor, preference: PlanPreference
     ) -> Iterator[Plan]:
-        """Candidates by increasing predicted time; only one for a ``kernel_rank`` that is not 0."""
         _require_types(operation, self._arrays)
-        machine = self._executor.machine
-        yield make_plan(operation, preference, machine)
-        for rank in count(1) if preference.kernel_rank == 0 else ():
-            try:
-                plan = make_plan(operation, replace(preference, kernel_rank=rank), machine)
-            except NotSupportedError:
-                return
-            yield plan
+        return ranked_plans(operation, preference, self._executor.machine)
 
     def _restored(
         self, operation: OperationDescriptor, preference: PlanPreference
