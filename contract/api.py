@@ -261,10 +261,14 @@ class ContractExpression:
         self._plan()
 
     def _plan(self) -> None:
-        """Take the plan for the layouts the expression was made with; a tuned one for a while."""
+        """Take the plan for the layouts the expression was made with; a tuned one for a while.
+
+        ``_signature`` is what the operands of a call are like that has nothing else to ask.
+        """
         self._call = call_for(self._handle, self._written, self._layouts, self._options)
-        settled = self._call.loaded.settled
-        self._signature = self._arrays.flat(self._layouts) if settled else None
+        here = self._executor is None and self._progress is None
+        short = here and self._call.loaded.settled
+        self._signature = self._arrays.flat(self._layouts) if short else None
 
     @property
     def plan(self) -> Plan:
@@ -281,10 +285,10 @@ class ContractExpression:
         stream: Any = None,
     ) -> Array:
         """The result for ``operands``: one array for each operand that is no constant."""
-        plain = self._executor is None and self._progress is None and not LOGGER.active
-        if plain and out is None and c is None and beta is None and stream is None:
-            whole = len(operands) == len(self._variable)
-            arrays = self._with_constants(operands) if self._constants and whole else operands
+        if out is None and c is None and beta is None and stream is None and not LOGGER.active:
+            arrays: Sequence[Any] = operands
+            if self._constants and len(operands) == len(self._variable):
+                arrays = self._with_constants(operands)
             if self._arrays.layouts(arrays) == self._signature:
                 return self._call.fresh(arrays, alpha)
         asked = {"expression": self._written, **locals()} if LOGGER.active else {}
@@ -299,7 +303,7 @@ class ContractExpression:
             by = None if self._executor is None else partial(spread, self._executor, handle)
             with reporting(self._progress):
                 result = evaluate(handle, written, arrays, options, out, c, scalars, stream, by)
-            if self._signature is None:
+            if not self._call.loaded.settled:
                 self._plan()
             return result
 

@@ -1,9 +1,10 @@
 """PlanCache: the plans of a Handle, least recently used last, safe for threads."""
 
 import threading
-from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from itertools import count
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from contract.errors import InvalidValueError
@@ -31,8 +32,11 @@ class Statistics:
 
 @dataclass(slots=True, eq=False)
 class _Line(Generic[Value]):
+    """A value under its key; ``used`` is larger for lines that were used later."""
+
     key: Hashable
     value: Value
+    used: int
     requests: list[Hashable] = field(default_factory=list)
 
 
@@ -48,33 +52,33 @@ class PlanCache(Generic[Value]):
     def __init__(self, lines: int = 64) -> None:
         _check(lines)
         self._lock = threading.Lock()
-        self._lines: OrderedDict[int, _Line[Value]] = OrderedDict()  # by identity of the value
+        self._lines: dict[int, _Line[Value]] = {}  # by identity of the value
         self._keys: dict[Hashable, _Line[Value]] = {}
-        self._requests: dict[Hashable, tuple[int, Any]] = {}
+        self._requests: dict[Hashable, tuple[_Line[Value], Any]] = {}
         self._capacity = lines
-        self._hits = self._restored = self._misses = self._evictions = 0
+        self._uses = count()  # every hit takes a number, and so does whatever is no hit
+        self._no_hits = self._restored = self._misses = self._evictions = 0
 
     # --- lookups --------------------------------------------------------------------------
 
     def find(self, request: Hashable) -> Any | None:
-        """What ``remember`` was given for the request; its line is now the most recently used."""
-        with self._lock:
-            found = self._requests.get(request)
-            if found is None:
-                return None
-            self._hits += 1
-            self._lines.move_to_end(found[0])
-            return found[1]
+        """What ``remember`` was given for the request; its line is now the most recently used.
+
+        No lock is taken: a line that another thread evicts meanwhile is used once more.
+        """
+        found = self._requests.get(request)
+        if found is None:
+            return None
+        found[0].used = next(self._uses)
+        return found[1]
 
     def get(self, key: Hashable) -> Value | None:
         """The value under ``key``, now the most recently used; None if there is none."""
-        with self._lock:
-            line = self._keys.get(key)
-            if line is None:
-                return None
-            self._hits += 1
-            self._lines.move_to_end(id(line.value))
-            return line.value
+        line = self._keys.get(key)
+        if line is None:
+            return None
+        line.used = next(self._uses)
+        return line.value
 
     # --- changes --------------------------------------------------------------------------
 
@@ -89,9 +93,9 @@ class PlanCache(Generic[Value]):
             self._misses += not restored
             line = self._keys.get(key)
             if line is not None:
-                self._lines.move_to_end(id(line.value))
+                line.used = self._no_hit()
                 return line.value
-            self._keys[key] = self._lines[id(value)] = _Line(key, value)
+            self._keys[key] = self._lines[id(value)] = _Line(key, value, self._no_hit())
             self._evict()
             return value
 
@@ -101,7 +105,7 @@ class PlanCache(Generic[Value]):
             line = self._lines.get(id(old))
             if line is not None:
                 self._drop(line)
-                self._keys[line.key] = self._lines[id(new)] = _Line(line.key, new)
+                self._keys[line.key] = self._lines[id(new)] = _Line(line.key, new, line.used)
 
     def remember(self, value: Value, request: Hashable, made: Any) -> None:
         """Let ``find`` give ``made`` for the request as long as the line of ``value`` lives."""
@@ -112,7 +116,7 @@ class PlanCache(Generic[Value]):
             if len(line.requests) == MOST_REQUESTS:
                 del self._requests[line.requests.pop(0)]
             line.requests.append(request)
-            self._requests[request] = (id(value), made)
+            self._requests[request] = (line, made)
 
     def resize(self, lines: int) -> None:
         """Change the number of lines; the least recently used go first."""
@@ -133,14 +137,15 @@ class PlanCache(Generic[Value]):
     def items(self) -> list[tuple[Any, Value]]:
         """Every key with its value, the least recently used first."""
         with self._lock:
-            return [(line.key, line.value) for line in self._lines.values()]
+            lines = sorted(self._lines.values(), key=attrgetter("used"))
+            return [(line.key, line.value) for line in lines]
 
     @property
     def statistics(self) -> Statistics:
         """Counts since the cache was made."""
         with self._lock:
             return Statistics(
-                self._hits,
+                self._no_hit() - self._no_hits + 1,
                 self._restored,
                 self._misses,
                 self._evictions,
@@ -158,8 +163,13 @@ class PlanCache(Generic[Value]):
 
     def _evict(self) -> None:
         while len(self._lines) > self._capacity:
-            self._drop(next(iter(self._lines.values())))
+            self._drop(min(self._lines.values(), key=attrgetter("used")))
             self._evictions += 1
+
+    def _no_hit(self) -> int:
+        """The next number, for something that does not count as a hit."""
+        self._no_hits += 1
+        return next(self._uses)
 
     def _drop(self, line: _Line[Value]) -> None:
         del self._lines[id(line.value)]
