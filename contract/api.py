@@ -257,6 +257,7 @@ class ContractExpression:
         self._layouts += map(self._arrays.layout, folded.constants)
         self._variable = [at for at, x in enumerate(fixed) if x is None]
         self._call: Call
+        self._tuning: bool
         self._signature: list[Any] | None
         self._plan()
 
@@ -266,9 +267,9 @@ class ContractExpression:
         ``_signature`` is what the operands of a call are like that has nothing else to ask.
         """
         self._call = call_for(self._handle, self._written, self._layouts, self._options)
-        here = self._executor is None and self._progress is None
-        short = here and self._call.loaded.settled
-        self._signature = self._arrays.flat(self._layouts) if short else None
+        self._tuning = not self._call.loaded.settled
+        long = self._tuning or self._executor is not None or self._progress is not None
+        self._signature = None if long else self._arrays.flat(self._layouts)
 
     @property
     def plan(self) -> Plan:
@@ -303,7 +304,7 @@ class ContractExpression:
             by = None if self._executor is None else partial(spread, self._executor, handle)
             with reporting(self._progress):
                 result = evaluate(handle, written, arrays, options, out, c, scalars, stream, by)
-            if not self._call.loaded.settled:
+            if self._tuning:
                 self._plan()
             return result
 
