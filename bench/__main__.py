@@ -23,6 +23,8 @@ from contract.compute import ComputeType, Family, rule
 from contract.errors import UnsupportedTypeError
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+QUICK_GFLOP = 0.05  # of a contraction with --quick
+QUICK_CASES = 12
 WITHOUT_COMPUTE = ("permute", "overhead")  # suites of calls that are made without one
 EVERY_SUITE = {**SUITES, "candidates": candidates}
 
@@ -38,8 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     ranked = asked.suite == "candidates"
     names = () if ranked else _names(asked.peers) or DEFAULT[device.name]
     peers = find_peers(names, device.name, compute)
-    choice = Choice(peers.found, asked.mode, asked.dtype, compute, asked.limit_gflop, device)
+    gflop = QUICK_GFLOP if asked.quick and asked.limit_gflop is None else asked.limit_gflop
+    choice = Choice(peers.found, asked.mode, asked.dtype, compute, gflop, device)
     entries = chosen(EVERY_SUITE[asked.suite](choice), _names(asked.cases))
+    if asked.quick:
+        entries = thinned(entries)
     for name, why in peers.missing.items():
         print(f"missing: {name}: {why}")
     before = device.ceilings(asked.dtype, compute)
@@ -88,6 +93,11 @@ def chosen(entries: Sequence[Entry], ids: Sequence[str]) -> list[Entry]:
     if unknown:
         raise SystemExit(f"Unknown cases {', '.join(unknown)}: known are {', '.join(known)}.")
     return [entry for entry in entries if not ids or entry.id in ids]
+
+
+def thinned(entries: Sequence[Entry]) -> list[Entry]:
+    """Few entries from everywhere in the suite."""
+    return list(entries[:: -(-len(entries) // QUICK_CASES)])
 
 
 def measured(
@@ -160,6 +170,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--mode", choices=("fixed", "free"), default="fixed")
     parser.add_argument("--repeat", type=_repeat, default=5, help="samples per contestant, >= 5")
     parser.add_argument("--limit-gflop", type=float, help="scale cases down to this")
+    parser.add_argument(
+        "--quick", action="store_true", help="few and small cases, to see what a change did"
+    )
     parser.add_argument("--json", type=Path, help="write the numbers")
     parser.add_argument("--plot", type=Path, help="draw the ratios")
     return parser

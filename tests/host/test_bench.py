@@ -489,6 +489,15 @@ def test_ids_are_distinct_and_work_is_the_same_every_time(suite: str) -> None:
     assert not any("," in each or " " in each for each in ids)
 
 
+@pytest.mark.parametrize("count", [1, 11, 12, 13, 48, 57])
+def test_quick_takes_few_entries_from_everywhere(count: int) -> None:
+    entries = [Entry(str(at), lambda: None) for at in range(count)]  # type: ignore[arg-type]
+    few = command.thinned(entries)
+    assert min(count, 6) <= len(few) <= 12
+    assert few[0] is entries[0]
+    assert int(few[-1].id) >= count * 3 // 4 - 1
+
+
 def test_an_id_is_the_first_word_of_its_row() -> None:
     for suite in ("tccg", "overhead", "random", "reduce"):
         entry = SUITES[suite](replace(NUMPY, gflop=1e-4))[-1]
