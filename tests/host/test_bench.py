@@ -20,6 +20,7 @@ from bench.suites import (
     PAIN,
     SUITES,
     Choice,
+    Entry,
     Work,
     case_of,
     changes,
