@@ -78,11 +78,6 @@ class Cpu:
         shuffled = elements / self.transpose_rate if transposed else 0.0
         return self.stream_seconds(elements, run, dtype) + moved + shuffled
 
-    def reread_seconds(self, count: int, elements: int, dtype: str) -> float:
-        """Reading the same elements ``count`` times more; nothing where a core's cache has them."""
-        size = elements * item_size(dtype)
-        return count * size / self._panel_rate(size) if size > self.core_cache else 0.0
-
     def add_seconds(self, elements: int, dtype: str) -> float:
         """Adding a partial sum to another: two reads and a write."""
         moved = 3 * elements * item_size(dtype)

@@ -120,7 +120,4 @@ def _gemm_seconds(step: Product, cpu: Cpu) -> float:
     for stride in (STRIDE_A, STRIDE_B, STRIDE_D, *[STRIDE_C] * (step.c is not None)):
         own = [loop for loop in step.loops if stride(loop)]
         seconds += cpu.stream_seconds(extent_of(own), run_length(own, stride), step.dtype)
-    for stride, extents in ((STRIDE_A, (m, k)), (STRIDE_B, (k, n))):
-        again = prod(x.extent for x in step.loops if x.kind is Kind.BATCH and not stride(x)) - 1
-        seconds += cpu.reread_seconds(again, prod(extents), step.dtype)
     return seconds
