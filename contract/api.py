@@ -122,7 +122,9 @@ def contract_trinary(
     options are ``contract``'s. Source: cuTENSOR's trinary contraction.
     """
     handle_for(options.get("handle"), operands)  # which reads what is to be logged
-    asked = {"expression": expression, "operands": operands, "d": d, "beta": beta, **options}
+    asked: dict[str, Any] = {}
+    if LOGGER.active:
+        asked = {"expression": expression, "operands": operands, "d": d, "beta": beta, **options}
     with LOGGER.call("contract_trinary", asked) if LOGGER.active else UNWATCHED:
         if "c" in options:
             raise InvalidValueError("The addend of contract_trinary is called d.")

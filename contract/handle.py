@@ -254,8 +254,10 @@ class Handle:
         workspace: Any,
         stream: Any,
     ) -> None:
-        asked = {"plan": plan, "operands": inputs, "addend": addend, "output": output}
-        asked |= {"scalars": scalars, "workspace": workspace, "stream": stream}
+        asked: dict[str, Any] = {}
+        if LOGGER.active:
+            asked = {"plan": plan, "operands": inputs, "addend": addend, "output": output}
+            asked |= {"scalars": scalars, "workspace": workspace, "stream": stream}
         with LOGGER.call(f"Handle.{name}", asked) if LOGGER.active else UNWATCHED:
             _require_fitting(plan, self.arrays, kind, len(inputs))
             arrays, slots = self.arrays, plan.plan.slots

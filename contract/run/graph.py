@@ -51,7 +51,7 @@ class CapturedContraction:
         recording = self._recording
         if recording is None:
             raise InvalidValueError("A captured contraction that is closed cannot be replayed.")
-        asked = {"output": self.output, "stream": stream}
+        asked = {"output": self.output, "stream": stream} if LOGGER.active else {}
         with LOGGER.call("replay", asked) if LOGGER.active else UNWATCHED, self._arrays.on(stream):
             recording.replay()
         return self.output
