@@ -5,11 +5,11 @@ It deliberately ignores the number of threads, so that a plan, and with it every
 result, does not depend on it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from contract.compute import is_blas_type, is_complex, item_size
 
-__all__ = ["HOST", "Cpu", "Rates"]
+__all__ = ["COMPILED", "HOST", "Cpu", "Rates", "Tiling"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,30 @@ class Rates:
     def of(self, dtype: str) -> float:
         """The rate of a data type; types of neither width count as single."""
         return self.double if dtype in ("float64", "complex128") else self.single
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Boxes and rates of products by tiles, all threads together."""
+
+    flops: Rates  # of whole tiles, panels in cache
+    packed: float  # elements packed per second
+    scattered: float  # elements of D written one by one, per second
+    call: float  # seconds: one product, its tables and its threads
+    row_bytes: int  # of a register tile; complex tiles have as many rows as their reals
+    columns: int  # of a register tile
+    column_bytes: int  # of one column of a panel of B: twelve stay in the first-level cache
+    box_bytes: int  # of a box of A, which stays in the second-level cache
+    far_bytes: int  # of a box of B, which stays in the last
+    line: int  # bytes that move together, with the line that is fetched beside it
+    longest: int  # places along one side of a box
+    boxes: int  # of D, so that threads share them evenly
+    few: int  # boxes of D that are too few to share,
+    splits: int  # where k is then summed in so many parts
+
+    def rows(self, dtype: str) -> int:
+        """Rows of a register tile."""
+        return self.row_bytes // item_size(dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +70,7 @@ class Cpu:
     shared_product: int  # multiply-adds below which BLAS gains nothing from its threads
     idle_factor: float  # what a lone block of such products costs, the other threads idle
     uneven_blocks: float  # blocks lost, in effect, where threads share few of them
+    tiling: Tiling | None = None  # None: without compiled kernels
 
     def pass_seconds(self, moved: int) -> float:
         """One step that reads and writes ``moved`` bytes once."""
@@ -116,4 +141,24 @@ HOST = Cpu(
     shared_product=1 << 22,
     idle_factor=1.7,
     uneven_blocks=2.0,
+)
+
+COMPILED = replace(
+    HOST,
+    tiling=Tiling(
+        flops=Rates(90e9, 200e9),
+        packed=2e9,
+        scattered=1.5e9,
+        call=25e-6,
+        row_bytes=128,
+        columns=12,
+        column_bytes=1 << 11,
+        box_bytes=1 << 19,
+        far_bytes=1 << 22,
+        line=128,
+        longest=1 << 13,
+        boxes=8,
+        few=4,
+        splits=8,
+    ),
 )

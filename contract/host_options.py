@@ -27,6 +27,7 @@ from contract.products import (
     product_step,
     run_length,
 )
+from contract.tile_options import tile_option
 
 __all__ = ["host_options"]
 
@@ -51,7 +52,8 @@ def host_options(problem: ProductProblem, cpu: Cpu, brief: bool = False) -> list
         if brief and step.extent(Kind.BATCH) == 1:
             return found
     if prod(loop.extent for loop in loops) > cpu.loop_product:
-        found += panel_options(problem, loops, cpu)
+        tiles = tile_option(problem, cpu)
+        found += [tiles] if tiles is not None else panel_options(problem, loops, cpu)
     found += _transposed_options(problem, loops, cpu)
     return found
 

@@ -192,6 +192,22 @@ class Panels:
 
 
 @dataclass(frozen=True, slots=True)
+class Tiles:
+    """How a Gett is blocked on the host: boxes of cache size, packed and multiplied in registers.
+
+    ``blocks`` is the extent of a box for each loop of the step; those of kind l are 1. ``m``,
+    ``n`` and ``k`` (indices, fastest first) say in which order the places of a box are packed.
+    The boxes along k are summed in ``splits`` parts apart, which are added in order.
+    """
+
+    blocks: tuple[int, ...]
+    m: tuple[int, ...]
+    n: tuple[int, ...]
+    k: tuple[int, ...]
+    splits: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Product:
     """D[l,m,n] = [alpha *] sum_k opA(A[l,m,k]) * opB(B[l,k,n]) [+ beta * opC(C[l,m,n])].
 
@@ -229,12 +245,13 @@ class Gemm(Product):
 class Gett(Product):
     """A product on arbitrary strides.
 
-    On the host by panels, or loop by loop where ``panels`` is None; on a GPU by tiles, of which
-    ``share`` says how blocks share them.
+    On the host by panels that BLAS multiplies, by tiles of our own, or, with neither, loop by
+    loop; on a GPU by tiles, of which ``share`` says how blocks share them.
     """
 
     panels: Panels | None = None
     share: Share | None = None
+    tiles: Tiles | None = None
 
 
 Step = Permute | Elementwise | Reduce | Gemm | Gett
@@ -453,7 +470,8 @@ def _step_row(plan: Plan, at: int, chosen: Candidate) -> Row:
 def _kind(step: Step) -> str:
     name = type(step).__name__
     if isinstance(step, Gett):
-        return f"{name} {'panels' if step.panels else 'tiles' if step.share else 'loops'}"
+        tiled = step.share is not None or step.tiles is not None
+        return f"{name} {'panels' if step.panels else 'tiles' if tiled else 'loops'}"
     if isinstance(step, Reduce) and step.operator is not BinaryOperator.ADD:
         return f"{name} {step.operator.value}"
     return name

@@ -36,11 +36,13 @@ from contract.plan import (
     SlotKind,
     Source,
     Step,
+    Tiles,
     View,
     step_slots,
 )
 from contract.planner import addend_alone, operation_extents
 from contract.products import STRIDE_A, STRIDE_B, STRIDE_D, Stride, extent_of, is_matrix
+from contract.tile_options import PACKED, TILED
 from contract.workspace import ALIGNMENT, rounded
 
 __all__ = ["verify"]
@@ -392,6 +394,11 @@ def _check_gett(plan: Plan, step: Gett) -> None:
     if step.panels is not None:
         _equal("The share of a Gett with panels", step.share, None)
         _check_panels(plan, step, step.panels)
+    if step.tiles is not None:
+        _equal(
+            "The panels and the share of a Gett by tiles", (step.panels, step.share), (None, None)
+        )
+        _check_tiles(plan, step, step.tiles)
     if step.share is not None:
         _check_share(plan, step, step.share)
 
@@ -407,12 +414,33 @@ def _check_share(plan: Plan, step: Gett, share: Share) -> None:
     raise InvalidValueError(f"A product is shared as the tables of tiles say: it is {share}.")
 
 
-def _check_panels(plan: Plan, step: Gett, panels: Panels) -> None:
-    """Blocks inside the loops; every loop has one role; what is not packed is a matrix."""
-    loops, blocks = step.loops, panels.blocks
+def _check_tiles(plan: Plan, step: Gett, tiles: Tiles) -> None:
+    """Types that the kernels have; boxes inside the loops, every loop in its kind's order."""
+    types = tuple(_dtype(plan, slot) for slot in (step.a, step.b, step.d))
+    legal = set(types[:2]) <= PACKED and types[2] == step.dtype in TILED
+    _require(legal, "Tiles have types that are packed and multiplied", (*types, step.dtype))
+    operators = {step.operator_a, step.operator_b}
+    _equal("The operators of A and B in tiles", operators, {Operator.IDENTITY})
+    _check_blocks(step.loops, tiles.blocks)
+    _require(tiles.splits >= 1, "A sum has one part or more", tiles.splits)
+    for kind, order in ((Kind.M, tiles.m), (Kind.N, tiles.n), (Kind.K, tiles.k)):
+        own = [at for at, loop in enumerate(step.loops) if loop.kind is kind]
+        _equal(f"The order of the loops of kind {kind.value}", sorted(order), own)
+    for loop, block in zip(step.loops, tiles.blocks, strict=True):
+        if loop.kind is Kind.BATCH:
+            _equal("A block of a loop of kind l", block, 1)
+
+
+def _check_blocks(loops: Sequence[Loop], blocks: Sequence[int]) -> None:
     _equal("The number of blocks", len(blocks), len(loops))
     for loop, block in zip(loops, blocks, strict=True):
         _require(1 <= block <= loop.extent, f"A block has up to {loop.extent} indices", block)
+
+
+def _check_panels(plan: Plan, step: Gett, panels: Panels) -> None:
+    """Blocks inside the loops; every loop has one role; what is not packed is a matrix."""
+    loops, blocks = step.loops, panels.blocks
+    _check_blocks(loops, blocks)
     _check_roles(loops, panels)
     _require(panels.splits >= 1, "A sum has one part or more", panels.splits)
     _require(panels.splits == 1 or panels.pack_d, "Parts of a sum are packed", panels.pack_d)

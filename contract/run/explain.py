@@ -23,8 +23,9 @@ def explain(plan: Plan) -> str:
 def _loop_rows(plan: Plan, step: Gemm | Gett) -> Iterator[Row]:
     yield ("kind", "modes", "extent", "A", "B", "D", "block")
     blocks: Sequence[int] = [loop.extent for loop in step.loops]
-    if isinstance(step, Gett) and step.panels is not None:
-        blocks = step.panels.blocks
+    blocked = (step.panels or step.tiles) if isinstance(step, Gett) else None
+    if blocked is not None:
+        blocks = blocked.blocks
     for loop, block in zip(step.loops, blocks, strict=True):
         strides = (str(stride) if stride else "-" for stride in (loop.a, loop.b, loop.d))
         yield (

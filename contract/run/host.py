@@ -11,18 +11,22 @@ import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
 
 from contract.descriptors import TensorDescriptor
-from contract.heuristics import HOST
+from contract.heuristics import COMPILED, HOST
 from contract.layout import offset_bounds, packed_strides, span
 from contract.logging import Ranges
 from contract.plan import (
     Elementwise,
     Gemm,
     Gett,
+    Kind,
     Permute,
     Plan,
     Reduce,
+    Scalar,
     Slot,
+    Source,
     Step,
+    View,
     step_text,
 )
 from contract.plan_files import Identity
@@ -41,6 +45,7 @@ from contract.run.host_products import (
     prepare_small,
 )
 from contract.run.host_reductions import prepare_reduce
+from contract.run.host_tiles import prepare_tiles
 from contract.run.host_views import Array
 from contract.run.kernel_families import family_name, load_kernels
 from contract.run.memory import NOTHING, MemoryPool
@@ -176,7 +181,6 @@ class HostExecutor:
     """Prepares plans for the CPU; owns the kernels, the threads and the memory they use."""
 
     arrays = HostArrays()
-    machine = HOST
 
     def __init__(self, kernels: str = "auto", threads: int = 0) -> None:
         self.workers = Workers(threads or None)
@@ -184,6 +188,7 @@ class HostExecutor:
         self._numpy = load_kernels("numpy", self.workers)
         self._family = kernels
         self._chosen: HostKernels | None = None
+        self.machine = HOST if family_name(kernels) == "numpy" else COMPILED
 
     @property
     def identity(self) -> Identity:
@@ -258,10 +263,7 @@ class HostExecutor:
             case Gett(panels=None) if is_small_and_plain(plan, step):
                 return _Part(step, "numpy", prepare_small(plan, step))
             case Gett():
-                family = self._numpy if is_small(step) else self.kernels
-                prepare = prepare_loops if step.panels is None else prepare_panels
-                name = family.name if step.panels is None else f"{family.name}+BLAS"
-                return _Part(step, name, prepare(plan, step, family, self.workers))
+                return self._prepare_gett(plan, step)
             case Permute():
                 family = self._family_of(step)
                 return _Part(step, family.name, prepare_permute(plan, step, family, self.workers))
@@ -273,6 +275,30 @@ class HostExecutor:
                 family = self._family_of(step)
                 return _Part(step, family.name, prepare_reduce(plan, step, family, self.workers))
         assert_never(step)
+
+    def _prepare_gett(self, plan: Plan, step: Gett) -> _Part:
+        """By panels or tiles, or loop by loop: that is always right."""
+        family = self._numpy if is_small(step) else self.kernels
+        if step.tiles is not None:
+            fill = self._filling(plan, step)
+            prepared = prepare_tiles(plan, step, self.kernels, self.workers, fill)
+            if prepared is not None:
+                return _Part(step, self.kernels.name, prepared)
+        if step.panels is not None:
+            prepared = prepare_panels(plan, step, family, self.workers)
+            return _Part(step, f"{family.name}+BLAS", prepared)
+        return _Part(step, family.name, prepare_loops(plan, step, family, self.workers))
+
+    def _filling(self, plan: Plan, step: Gett) -> Prepared | None:
+        """D = beta * op(C), for a product that is added to it."""
+        if step.c is None:
+            return None
+        loops = [loop for loop in step.loops if loop.kind is not Kind.K]
+        source = Source(View(step.c, tuple(loop.c for loop in loops)), step.operator_c, Scalar.BETA)
+        target = View(step.d, tuple(loop.d for loop in loops))
+        extents = tuple(loop.extent for loop in loops)
+        fill = Elementwise((source,), (), target, extents, (), step.dtype)
+        return prepare_elementwise(plan, fill, self._family_of(fill), self.workers)
 
     def _family_of(self, step: Permute | Elementwise | Reduce) -> HostKernels:
         return self._numpy if prod(step.extents) <= SMALL_ELEMENTS else self.kernels

@@ -5,7 +5,7 @@ offsets many times, so that one preparation serves every block of a tensor.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -16,11 +16,13 @@ from contract.run.host_views import Array
 __all__ = [
     "PARALLEL_BYTES",
     "SMALL_ELEMENTS",
+    "BoxKernel",
     "CopyKernel",
     "HostKernels",
     "LoopRow",
     "MatmulKernel",
     "ProductKernel",
+    "TileShape",
     "flatten",
     "strided_view",
 ]
@@ -28,10 +30,29 @@ __all__ = [
 CopyKernel = Callable[[Array, int, Array, int], None]
 ProductKernel = Callable[[Array, int, Array, int, Array, int], None]
 MatmulKernel = Callable[[Array, Array, Array], None]
+# plan, addresses of A, B and D, whether D is added to, alpha's, the panels', boxes of D, boxes of k
+BoxKernel = Callable[[Array, int, int, int, int, int, int, int, int, int, int], None]
 LoopRow = tuple[str, int, tuple[int, int, int]]  # kind, extent, strides in a, b, d
 
 SMALL_ELEMENTS = 1 << 13  # below, NumPy is done before a compiled kernel has its arguments
 PARALLEL_BYTES = 1 << 18  # smaller moves are done before a second thread has started
+
+
+class TileShape(NamedTuple):
+    """A register tile: ``vectors`` of ``lanes`` rows, and ``columns``, for one type.
+
+    There are narrower ones: of one vector, and of multiples of ``grain`` columns.
+    """
+
+    vectors: int
+    lanes: int
+    columns: int
+    grain: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of a whole tile."""
+        return self.vectors * self.lanes
 
 
 class HostKernels(Protocol):
@@ -70,6 +91,11 @@ class HostKernels(Protocol):
 
     def loops(self, dtype: str, table: Sequence[LoopRow]) -> ProductKernel:
         """d = sum over k of a * b on strided memory, nothing packed."""
+
+    def tiles(
+        self, a: np.dtype[Any], b: np.dtype[Any], dtype: np.dtype[Any]
+    ) -> tuple[TileShape, BoxKernel] | None:
+        """How products of such types are multiplied by boxes of packed panels; None: not at all."""
 
     def specialisations(self) -> int:
         """How often something has been compiled, or read from disk, so far."""

@@ -13,14 +13,17 @@ import numpy as np
 from contract.operators import BinaryOperator
 from contract.run.host_kernels import (
     PARALLEL_BYTES,
+    BoxKernel,
     CopyKernel,
     LoopRow,
     MatmulKernel,
     ProductKernel,
+    TileShape,
 )
 from contract.run.host_views import Array
 from contract.run.numba_copies import WIDTHS, copy_region
 from contract.run.numba_reductions import is_reduced, reduction
+from contract.run.numba_tiles import multiply_boxes, tile_shape
 from contract.run.numba_tools import compiled, specialisations
 from contract.run.numpy_kernels import NumpyKernels
 
@@ -97,6 +100,11 @@ class NumbaKernels(NumpyKernels):
                 multiply_bits, a.view(np.uint8), b.view(np.uint8), out.view(np.uint8)
             )
         return super().matmul(dtype)
+
+    def tiles(
+        self, a: np.dtype[Any], b: np.dtype[Any], dtype: np.dtype[Any]
+    ) -> tuple[TileShape, BoxKernel] | None:
+        return tile_shape(dtype), multiply_boxes(a, b, dtype)
 
     def loops(self, dtype: str, table: Sequence[LoopRow]) -> ProductKernel:
         summed = [row for row in table if row[0] == "k"]

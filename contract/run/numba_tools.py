@@ -4,16 +4,18 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import types
 from numba.extending import intrinsic
 
 from contract.run.host_views import Array
 
-__all__ = ["advance", "compiled", "emitted", "specialisations"]
+__all__ = ["address_of", "advance", "compiled", "emitted", "specialisations"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 _dispatchers: list[Any] = []  # of every function that ``compiled`` has made
+_addressed: list[Any] = []  # functions that are called by address, which have to stay
 
 
 def compiled(function: Function) -> Function:
@@ -26,9 +28,20 @@ def compiled(function: Function) -> Function:
     return cast(Function, dispatcher)
 
 
+def address_of(function: Callable[..., None], arguments: int) -> int:
+    """Where ``function`` of so many integers lies, compiled now and kept on disk."""
+    signature = types.void(*[types.intp] * arguments)
+    try:
+        made = numba.cfunc(signature, cache=True)(function)
+    except RuntimeError:
+        made = numba.cfunc(signature)(function)
+    _addressed.append(made)
+    return cast(int, made.address)
+
+
 def specialisations() -> int:
     """For how many argument types functions have been compiled, or read from disk, so far."""
-    return sum(len(dispatcher.overloads) for dispatcher in _dispatchers)
+    return sum(len(dispatcher.overloads) for dispatcher in _dispatchers) + len(_addressed)
 
 
 def emitted(function: Callable[..., Any]) -> Callable[..., Any]:

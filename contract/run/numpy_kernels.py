@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import product as combinations
 from math import prod
+from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
@@ -10,10 +11,12 @@ import numpy as np
 from contract.operators import BinaryOperator
 from contract.run.host_kernels import (
     PARALLEL_BYTES,
+    BoxKernel,
     CopyKernel,
     LoopRow,
     MatmulKernel,
     ProductKernel,
+    TileShape,
     strided_view,
 )
 from contract.run.host_operators import UFUNCS
@@ -90,6 +93,11 @@ class NumpyKernels:
 
     def matmul(self, dtype: str) -> MatmulKernel:
         return _matmul
+
+    def tiles(
+        self, a: np.dtype[Any], b: np.dtype[Any], dtype: np.dtype[Any]
+    ) -> tuple[TileShape, BoxKernel] | None:
+        return None
 
     def loops(self, dtype: str, table: Sequence[LoopRow]) -> ProductKernel:
         of_a, of_b, of_d = (

@@ -1,0 +1,228 @@
+"""Products by tiles on the host: the plan of a compiled kernel, its memory, and its threads."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import ceil, prod
+from typing import Any
+
+import numpy as np
+
+from contract.plan import Gett, Kind, Loop, Plan
+from contract.run.host_kernels import BoxKernel, HostKernels, TileShape, strided_view
+from contract.run.host_views import Array, compact_strides
+from contract.run.memory import Cutter
+from contract.run.steps import Memory, Prepared, Scalars, share
+from contract.run.workers import Workers
+from contract.workspace import rounded
+
+__all__ = ["prepare_tiles"]
+
+THREAD_FLOPS = 1 << 22  # less is done before a second thread has begun
+TABLES = 7  # of byte offsets: a tile's columns, then places in two operands of m, n and k
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """Bytes of one thread's memory: panels of A and of B, a tile that lies apart, and tables."""
+
+    a: int
+    b: int
+    apart: int
+    table: int
+
+    @property
+    def bytes(self) -> int:
+        return self.a + self.b + self.apart + rounded(TABLES * self.table)
+
+    @property
+    def places(self) -> tuple[int, int, int, int]:
+        """Where the panels of B, the tile and the tables begin, and the bytes of a table."""
+        apart = self.a + self.b
+        return self.a, apart, apart + self.apart, self.table
+
+
+def prepare_tiles(
+    plan: Plan, step: Gett, kernels: HostKernels, workers: Workers, fill: Prepared | None
+) -> Prepared | None:
+    """The step as a function; ``fill`` writes D = beta * op(C) where C is added.
+
+    None where the kernels have no tiles.
+    """
+    a, b = (np.dtype(plan.slots[slot].tensor.dtype) for slot in (step.a, step.b))
+    found = kernels.tiles(a, b, np.dtype(step.dtype))
+    if found is None:
+        return None
+    product = _TileProduct(step, (a, b), *found, workers, fill)
+    return Prepared(product, product.workspace, 0 if fill is None else fill.tiles)
+
+
+class _TileProduct:
+    """A Gett by tiles, prepared once: the kernel and its plan."""
+
+    def __init__(
+        self,
+        step: Gett,
+        types: tuple[np.dtype[Any], np.dtype[Any]],
+        shape: TileShape,
+        multiply: BoxKernel,
+        workers: Workers,
+        fill: Prepared | None,
+    ) -> None:
+        assert step.tiles is not None
+        self.step, self.tiles, self.workers = step, step.tiles, workers
+        self.dtype = np.dtype(step.dtype)
+        self.shape, self.multiply = shape, multiply
+        self.fill = fill
+        self.sizes = (types[0].itemsize, types[1].itemsize, self.dtype.itemsize)
+        self.loops = {kind: _ordered(step, kind) for kind in Kind}
+        self.boxes = {kind: prod(map(_pieces, rows)) for kind, rows in self.loops.items()}
+        self.total = prod(self.boxes[kind] for kind in (Kind.BATCH, Kind.M, Kind.N))
+        self.places = {kind: prod(block for _, block in rows) for kind, rows in self.loops.items()}
+        self.lane = self._lane()
+        self.parts = _parts(self.boxes[Kind.K], self.tiles.splits)
+        flops = 2 * step.extent(*Kind) * (4 if self.dtype.kind == "c" else 1)
+        self.minimum = ceil(THREAD_FLOPS * self.total * len(self.parts) / max(flops, 1))
+        self.packed, self.count = self._packed_strides()
+        strides = self.packed if len(self.parts) > 1 else [loop.d for loop in step.loops]
+        self.plan = self._plan(strides)
+
+    def __call__(self, arrays: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        """Run the product on the plan's arrays."""
+        step = self.step
+        out = arrays[step.d]
+        adds = self._filled(arrays, scalars, memory)
+        alpha = None
+        if step.scaled and scalars[0] != 1:
+            alpha = np.array(scalars[0]).astype(self.dtype)
+        a, b = _address(arrays[step.a]), _address(arrays[step.b])
+        factor = 0 if alpha is None else _address(alpha)
+        cutter = Cutter(memory.workspace)
+        if len(self.parts) == 1:
+            first, last = self.parts[0]
+            d, plan, multiply, add = _address(out), self.plan, self.multiply, int(adds)
+
+            def body(begin: int, end: int, cutter: Cutter) -> None:
+                room = _address(cutter.memory) + cutter.at
+                multiply(plan, a, b, d, add, factor, room, begin, end, first, last)
+
+            share(self.workers, self.total, self.minimum, cutter.memory, self.lane.bytes, body)
+            return
+        sums = cutter.take(self.count * len(self.parts), self.dtype).reshape(len(self.parts), -1)
+        self._sum_parts(a, b, sums, factor, cutter)
+        for further in sums[1:]:
+            sums[0] += further
+        self._write(sums[0], out, adds)
+
+    def _filled(self, arrays: Sequence[Array], scalars: Scalars, memory: Memory) -> bool:
+        """Whether D holds beta * op(C) now, to which the product is added."""
+        if self.fill is None or scalars[1] == 0:
+            return False
+        self.fill.run(arrays, scalars, memory)
+        return True
+
+    def _sum_parts(self, a: int, b: int, sums: Array, factor: int, cutter: Cutter) -> None:
+        """Each part of k into a sum of its own, packed."""
+
+        def body(begin: int, end: int, cutter: Cutter) -> None:
+            room = _address(cutter.memory) + cutter.at
+            for part in range(begin // self.total, -(-end // self.total)):
+                first, last = self.parts[part]
+                left = max(begin - part * self.total, 0)
+                right = min(end - part * self.total, self.total)
+                d = _address(sums[part])
+                self.multiply(self.plan, a, b, d, 0, factor, room, left, right, first, last)
+
+        total = self.total * len(self.parts)
+        rest = cutter.memory[cutter.at :]
+        share(self.workers, total, self.minimum, rest, self.lane.bytes, body)
+
+    def _write(self, value: Array, out: Array, adds: bool) -> None:
+        """D = [D +] the packed sum."""
+        loops = self.step.loops
+        own = [at for at, loop in enumerate(loops) if loop.kind is not Kind.K]
+        extents = [loops[at].extent for at in own]
+        source = strided_view(value, 0, extents, [self.packed[at] for at in own])
+        size = self.dtype.itemsize
+        target = np.lib.stride_tricks.as_strided(
+            out, extents, [loops[at].d * size for at in own], writeable=True
+        )
+        if adds:
+            target += source
+        else:
+            target[...] = source
+
+    # --- preparation --------------------------------------------------------------------------
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of panels and partial sums."""
+        sums = len(self.parts) * self.count * self.dtype.itemsize if len(self.parts) > 1 else 0
+        lanes = self.workers.parts(self.total * len(self.parts), self.minimum)
+        return rounded(sums) + lanes * self.lane.bytes
+
+    def _lane(self) -> _Lane:
+        size, shape = self.dtype.itemsize, self.shape
+        depth = self.places[Kind.K] * size
+        rows = ceil(self.places[Kind.M] / shape.rows) * shape.rows
+        columns = ceil(self.places[Kind.N] / shape.columns) * shape.columns
+        apart = shape.rows * shape.columns * size
+        table = 8 * max(*self.places.values(), shape.columns)
+        return _Lane(rounded(rows * depth), rounded(columns * depth), rounded(apart), table)
+
+    def _packed_strides(self) -> tuple[tuple[int, ...], int]:
+        """D's strides in memory of its own, and its elements."""
+        loops = self.step.loops
+        own = [at for at, loop in enumerate(loops) if loop.kind is not Kind.K]
+        own.sort(key=lambda at: abs(loops[at].d))
+        return compact_strides([loop.extent for loop in loops], own)
+
+    def _plan(self, strides: Sequence[int]) -> Array:
+        """What the kernel reads, as run.numba_tiles describes it."""
+        of_d = {id(loop): step for loop, step in zip(self.step.loops, strides, strict=True)}
+        rows: list[tuple[int, int, int, int]] = []
+        ends = [0]
+        for kind, operands in _GROUPS:
+            for loop, block in self.loops[kind]:
+                moved = loop.a, loop.b, of_d[id(loop)]
+                one, two = (moved[at] * self.sizes[at] for at in operands)
+                rows.append((loop.extent, block, one, two))
+            ends.append(len(rows))
+        boxes = self.boxes[Kind.M], self.boxes[Kind.N]
+        return np.array([*ends, *boxes, *self.lane.places, *chain(*rows)], np.int64)
+
+
+# The groups of loops that a kernel goes through, and in which two of A, B and D it is their places.
+_GROUPS = (
+    (Kind.BATCH, (0, 1)),
+    (Kind.BATCH, (2, 2)),
+    (Kind.M, (0, 2)),
+    (Kind.N, (1, 2)),
+    (Kind.K, (0, 1)),
+)
+
+
+def _ordered(step: Gett, kind: Kind) -> list[tuple[Loop, int]]:
+    """The loops of a kind with their blocks, in the order of their places."""
+    tiles = step.tiles
+    assert tiles is not None
+    batch = tuple(at for at, loop in enumerate(step.loops) if loop.kind is Kind.BATCH)
+    order = {Kind.M: tiles.m, Kind.N: tiles.n, Kind.K: tiles.k, Kind.BATCH: batch}[kind]
+    return [(step.loops[at], tiles.blocks[at]) for at in order]
+
+
+def _pieces(row: tuple[Loop, int]) -> int:
+    loop, block = row
+    return ceil(loop.extent / block)
+
+
+def _parts(boxes: int, splits: int) -> list[tuple[int, int]]:
+    """The boxes of k in parts that are summed apart."""
+    each = ceil(boxes / splits)
+    return [(first, min(first + each, boxes)) for first in range(0, boxes, each)]
+
+
+def _address(x: Array) -> int:
+    """Where the first element lies."""
+    address: int = x.__array_interface__["data"][0]
+    return address
