@@ -73,7 +73,11 @@ def close(found: Any, text: str, arrays: Any, scale: float = 1.0, added: Any = 0
     depth = prod(n for label, n in extents.items() if label not in output)
     bound = scale * np.einsum(text, *[np.abs(x).astype(float) for x in arrays]) + np.abs(added)
     eps = np.finfo(found.dtype).eps
-    return bool(np.all(np.abs(found - scale * exact(text, *arrays) - added) <= 2 * (depth + 4) * eps * bound))
+    return bool(
+        np.all(
+            np.abs(found - scale * exact(text, *arrays) - added) <= 2 * (depth + 4) * eps * bound
+        )
+    )
 
 
 def is_tiled(expression: Any) -> bool:
