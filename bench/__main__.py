@@ -6,6 +6,7 @@ python -m bench kernels: the GPU's kernels, as the compiler leaves them.
 
 import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import nan
@@ -16,14 +17,15 @@ from bench.candidates import PLANS, candidates
 from bench.device import HOST, Ceilings, Device
 from bench.gpu import gpu
 from bench.measure import Facts, Outcome, Row, described, measure
-from bench.peers import DEFAULT, OURS, PEERS, find_peers
-from bench.report import CONTESTANTS, Run, Table, draw, rates, summary, write_json
+from bench.peers import OURS, PEERS, Peers, default_peers, find_peers
+from bench.report import CONTESTANTS, Run, Table, draw, rates, write_json
 from bench.suites import SUITES, Choice, Entry
 from contract.compute import ComputeType, Family, rule
 from contract.errors import UnsupportedTypeError
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 QUICK_GFLOP = 0.05  # of a contraction with --quick
+QUICK_BYTES = 256 << 20  # of the expressions that users reported
 QUICK_CASES = 12
 WITHOUT_COMPUTE = ("permute", "overhead")  # suites of calls that are made without one
 EVERY_SUITE = {**SUITES, "candidates": candidates}
@@ -37,35 +39,73 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     compute = compute_of(asked.suite, asked.dtype, asked.compute)
     device = HOST if asked.device == "host" else gpu(asked.cutensor)
-    ranked = asked.suite == "candidates"
-    names = () if ranked else _names(asked.peers) or DEFAULT[device.name]
-    peers = find_peers(names, device.name, compute)
-    gflop = QUICK_GFLOP if asked.quick and asked.limit_gflop is None else asked.limit_gflop
-    choice = Choice(peers.found, asked.mode, asked.dtype, compute, gflop, device)
-    entries = chosen(EVERY_SUITE[asked.suite](choice), _names(asked.cases))
-    if asked.quick:
-        entries = thinned(entries)
-    for name, why in peers.missing.items():
-        print(f"missing: {name}: {why}")
-    before = device.ceilings(asked.dtype, compute)
-    kind = f"{asked.dtype} {asked.compute}".rstrip()
-    print(f"ceilings: {rates(before, kind)}")
-    title = f"{asked.suite} {kind} {asked.mode}"
-    asked_for = (asked.suite, asked.mode, asked.dtype, asked.repeat, arguments)
+    peers = peers_of(asked, device, compute)
+    entries = entries_of(asked, choice_of(asked, device, compute, peers))
+    before = ceilings_of("ceilings", asked, device, compute)
+    asked_for = (asked.suite, asked.mode, asked.dtype, repeat_of(asked), arguments)
     run = Run(*asked_for, device, before, peers.versions, peers.missing, compute=asked.compute)
-    table = PLANS if ranked else CONTESTANTS
-    for row in measured(entries, device, before, asked.repeat, title, table):
+    title = f"{asked.suite} {kind_of(asked)} {asked.mode}"
+    table = PLANS if asked.suite == "candidates" else CONTESTANTS
+    for row in measured(entries, device, before, run.repeat, title, table):
         run = replace(run, rows=(*run.rows, row))
         keep(asked.json, run)
-    print(summary(run.rows))
+    print(table.summary(run.rows))
     whole = len(run.rows) == len(entries)
     if whole:
-        after = device.ceilings(asked.dtype, compute)
-        print(f"ceilings afterwards: {rates(after, kind)}")
+        after = ceilings_of("ceilings afterwards", asked, device, compute)
         keep(asked.json, replace(run, after=after))
-    if asked.plot:
-        draw(asked.plot, title, run.rows)
+    if asked.plot and before:
+        draw(asked.plot, title, run.rows, before)
     return 0 if whole and not any(row.failures for row in run.rows) else 1
+
+
+def peers_of(asked: Namespace, device: Device, compute: ComputeType | None) -> Peers:
+    """The peers that are named, or the suite's; a line for each that is missing.
+
+    Candidates have none but themselves.
+    """
+    names = _names(asked.peers) or default_peers(device.name, asked.suite)
+    names = () if asked.suite == "candidates" else names
+    found = find_peers(names, device.name, compute, asked.dtype)
+    for name, why in found.missing.items():
+        print(f"missing: {name}: {why}")
+    return found
+
+
+def choice_of(
+    asked: Namespace, device: Device, compute: ComputeType | None, peers: Peers
+) -> Choice:
+    """What a suite is told; --quick makes its cases smaller."""
+    quick = (QUICK_GFLOP, QUICK_BYTES) if asked.quick else (None, None)
+    gflop = quick[0] if asked.limit_gflop is None else asked.limit_gflop
+    return Choice(peers.found, asked.mode, asked.dtype, compute, gflop, quick[1], device)
+
+
+def entries_of(asked: Namespace, choice: Choice) -> list[Entry]:
+    """The cases of the suite that are asked for."""
+    entries = chosen(EVERY_SUITE[asked.suite](choice), _names(asked.cases))
+    return thinned(entries) if asked.quick else entries
+
+
+def ceilings_of(
+    when: str, asked: Namespace, device: Device, compute: ComputeType | None
+) -> Ceilings | None:
+    """Both ceilings, measured now and printed; None where nothing is timed."""
+    if asked.check:
+        return None
+    found = device.ceilings(asked.dtype, compute)
+    print(f"{when}: {rates(found, kind_of(asked))}")
+    return found
+
+
+def repeat_of(asked: Namespace) -> int:
+    """Samples of each contestant; 0 where nothing is timed."""
+    return 0 if asked.check else int(asked.repeat)
+
+
+def kind_of(asked: Namespace) -> str:
+    """The type of the data, and the compute type where one is asked for."""
+    return f"{asked.dtype} {asked.compute}".rstrip()
 
 
 def keep(path: Path | None, run: Run) -> None:
@@ -103,7 +143,7 @@ def thinned(entries: Sequence[Entry]) -> list[Entry]:
 def measured(
     entries: Sequence[Entry],
     device: Device,
-    found: Ceilings,
+    found: Ceilings | None,
     repeat: int,
     title: str,
     table: Table = CONTESTANTS,
@@ -126,7 +166,7 @@ def measured(
         device.release()
 
 
-def row_of(entry: Entry, device: Device, found: Ceilings, repeat: int) -> Row:
+def row_of(entry: Entry, device: Device, found: Ceilings | None, repeat: int) -> Row:
     """The entry's row; an exception outside of the first calls makes it a failed one of ours."""
     try:
         return measure(entry.make(), found, repeat, device)
@@ -173,8 +213,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick", action="store_true", help="few and small cases, to see what a change did"
     )
+    parser.add_argument(
+        "--check", action="store_true", help="results only: nothing is timed, for a busy machine"
+    )
     parser.add_argument("--json", type=Path, help="write the numbers")
-    parser.add_argument("--plot", type=Path, help="draw the ratios")
+    parser.add_argument("--plot", type=Path, help="draw the ratios and a roofline (.png, .svg)")
     return parser
 
 

@@ -132,18 +132,22 @@ class Host:
 
     def ceilings(self, dtype: str, compute: ComputeType | None = None) -> Ceilings:
         """BLAS has no 16-bit types and no compute types: they are computed as more here."""
-        threads = len(os.sched_getaffinity(0))
-        return Ceilings(product_rate(accumulator(dtype), 1536), copy_rate(threads, 128 << 20))
+        return Ceilings(product_rate(accumulator(dtype), 1536), copy_rate(cores(), 128 << 20))
 
     def about(self) -> dict[str, Any]:
         """CPU model, usable cores, system."""
-        return {"cpu": _cpu(), "cores": len(os.sched_getaffinity(0)), "os": platform.platform()}
+        return {"cpu": _cpu(), "cores": cores(), "os": platform.platform()}
 
     def versions(self) -> dict[str, str]:
         return {}
 
 
 HOST = Host()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def host_seconds(run: Run, count: int) -> float:

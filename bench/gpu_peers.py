@@ -1,4 +1,4 @@
-"""The peers on a GPU: CuPy, PyTorch and cuTENSOR, on the same CuPy arrays."""
+"""The peers on a GPU: CuPy, PyTorch, cuTENSOR and cuTensorNet, on the same CuPy arrays."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.cutensor import Cutensor
 from bench.device import Run
-from bench.library import Library, axes_of
+from bench.library import Library, along, axes_of, packed
 from bench.reference import Path
 from contract.compute import ComputeType
 
@@ -20,11 +20,8 @@ def _cupy() -> Library:
     cupy = import_module("cupy")
 
     def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
-        order = ["einsum_path", *path] if path else len(operands) > 2
-        return partial(cupy.einsum, text, *operands, optimize=order)
-
-    def pack(x: Any) -> Any:
-        return x.astype(x.dtype, order="F", copy=False)
+        several = path is None and len(operands) > 2
+        return along(partial(cupy.einsum, optimize=several), text, operands, path)
 
     def copy(text: str, source: Any, target: Any) -> Run:
         view = source.transpose(axes_of(text))
@@ -35,7 +32,7 @@ def _cupy() -> Library:
 
         return run
 
-    return Library(product, pack, copy)
+    return Library(product, packed, copy)
 
 
 def _torch() -> Library:
@@ -57,7 +54,7 @@ def _torch() -> Library:
         return torch.from_dlpack(x)
 
     def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
-        return partial(torch.einsum, text, *map(tensor, operands))
+        return along(torch.einsum, text, [tensor(x) for x in operands], path)
 
     def pack(x: Any) -> Any:
         backwards = list(range(x.ndim))[::-1]
@@ -82,8 +79,23 @@ def _cutensor() -> Library:
     )
 
 
+def _cuquantum() -> Library:
+    """cuTensorNet: a network planned once, its operands bound to it."""
+    tensornet = import_module("cuquantum.tensornet")
+
+    def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
+        network = tensornet.Network(text, *operands)
+        network.contract_path({"path": list(path)} if path else None)
+        run: Run = network.contract
+        return run
+
+    dtypes = ("float32", "float64", "complex64", "complex128")
+    return Library(product, packed, dtypes=dtypes)
+
+
 PEERS: Mapping[str, Callable[[], Library]] = {
     "cupy": _cupy,
     "torch": _torch,
     "cutensor": _cutensor,
+    "cuquantum": _cuquantum,
 }

@@ -20,16 +20,18 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 BENCH = (sys.executable, "-u", "-m", "bench")
 HOPPER = {"CONTRACT_HOPPER": "1"}
+DOZEN = tuple(map(str, range(1, 49, 4)))  # of TCCG's 48 contractions
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A suite with the type of its data, a compute type, and what is set for it."""
+    """A suite with the type of its data, a compute type, what is set for it, and its cases."""
 
     name: str
     dtype: str
     compute: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    cases: tuple[str, ...] = ()
 
     @property
     def part(self) -> str:
@@ -47,15 +49,16 @@ SUITES = (
     Suite("tccg", "float32", "TF32", HOPPER),
     Suite("tccg", "bfloat16", environment=HOPPER),
     Suite("tccg", "float16", environment=HOPPER),
-    Suite("candidates", "float32"),
-    Suite("candidates", "float64"),
-    Suite("candidates", "float32", "TF32"),
+    Suite("candidates", "float32", cases=DOZEN),
+    Suite("candidates", "float64", cases=DOZEN),
+    Suite("candidates", "float32", "TF32", cases=DOZEN),
     Suite("reduce", "float32"),
     Suite("elementwise", "float32"),
     Suite("overhead", "float32"),
     Suite("random", "float64"),
     Suite("pain", "float32"),
     Suite("permute", "float64"),
+    Suite("network", "float32"),
 )
 
 
@@ -130,6 +133,7 @@ def suites(out: Path, cutensor: Path | None, gflop: float | None) -> Iterator[Pa
     for suite in SUITES:
         numbers = out / f"{suite.part}.json"
         kind = ("--dtype", suite.dtype, *(("--compute", suite.compute) if suite.compute else ()))
+        kind += ("--cases", ",".join(suite.cases)) if suite.cases else ()
         command = (*BENCH, suite.name, *kind, "--json", str(numbers), *options)
         yield Part(suite.part, command, 240, numbers, environment=suite.environment)
 

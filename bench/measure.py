@@ -1,8 +1,9 @@
 """Measuring: interleaved medians, and what a row says."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import exp, log, nan
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import exp, isfinite, log, nan
 from statistics import median
 
 from bench.device import HOST, Ceilings, Device, Run, host_seconds
@@ -57,7 +58,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One contestant in one case: the cold first call, samples in seconds, its error.
+    """One contestant in one case: the cold first call, samples in seconds, its largest error.
 
     ``failure`` says why the result does not count; a failed contestant has no samples.
     """
@@ -94,6 +95,18 @@ class Row:
         return next(iter(self.outcomes.values())).seconds
 
     @property
+    def best_peer(self) -> str:
+        """The name of the quickest right peer, empty where there is none."""
+        peers = list(self.outcomes)[1:]
+        timed = [name for name in peers if isfinite(self.outcomes[name].seconds)]
+        return min(timed, key=lambda name: self.outcomes[name].seconds, default="")
+
+    @property
+    def best(self) -> float:
+        """Its median seconds; NaN where there is none."""
+        return self.outcomes[self.best_peer].seconds if self.best_peer else nan
+
+    @property
     def ratios(self) -> Mapping[str, float]:
         """Peer's seconds / our seconds for each peer; above 1 we are faster."""
         peers = list(self.outcomes.items())[1:]
@@ -102,7 +115,7 @@ class Row:
     @property
     def ratio(self) -> float:
         """How many times as fast as the best right peer we are; NaN where we are wrong."""
-        return min((ratio for ratio in self.ratios.values() if ratio == ratio), default=nan)
+        return self.best / self.ours
 
     @property
     def fraction(self) -> float:
@@ -115,29 +128,34 @@ class Row:
         return {name: each.failure for name, each in self.outcomes.items() if each.failure}
 
 
-def measure(case: Case, ceilings: Ceilings, repeat: int, device: Device = HOST) -> Row:
-    """First calls checked, then ``repeat`` rounds of every right contestant (A B A B ...)."""
-    outcomes, tolerance = first_calls(case, device)
-    right = {name: case.runs[name] for name, each in outcomes.items() if not each.failure}
-    samples = interleaved(right, repeat, case.short, device)
-    rows = {
-        name: Outcome(each.first, tuple(samples.get(name, ())), each.error, each.failure)
-        for name, each in outcomes.items()
-    }
-    bound = ceilings.bound(case.facts.flops, case.facts.bytes)
-    return Row(case.facts, rows, bound, tolerance, case.predictions)
+def measure(case: Case, ceilings: Ceilings | None, repeat: int, device: Device = HOST) -> Row:
+    """First calls checked, ``repeat`` rounds of every right contestant (A B A B ...), last calls.
 
-
-def first_calls(case: Case, device: Device) -> tuple[dict[str, Outcome], float]:
-    """The cold first call of each contestant, held to the reference; and the tolerance."""
+    The last calls are checked too, for those between may be answered from what the first left
+    behind; they are not timed. With ``repeat`` 0 nothing is. Without ceilings there is no bound.
+    """
     reference = case.reference()
+    check = partial(checked_call, reference=reference, packed=case.packed, device=device)
+    firsts = {name: check(run) for name, run in case.runs.items()}
+    right = {name: case.runs[name] for name, each in firsts.items() if not each.failure}
+    samples = interleaved(right, repeat, case.short, device) if repeat else {}
+    lasts = {name: check(run) for name, run in right.items()}
     outcomes = {
-        name: first_call(run, reference, case.packed, device) for name, run in case.runs.items()
+        name: whole(each, samples.get(name, ()), lasts[name]) if name in right else each
+        for name, each in firsts.items()
     }
-    return outcomes, reference.tolerance
+    bound = ceilings.bound(case.facts.flops, case.facts.bytes) if ceilings else nan
+    return Row(case.facts, outcomes, bound, reference.tolerance, case.predictions)
 
 
-def first_call(run: Run, reference: Reference, packed: bool, device: Device) -> Outcome:
+def whole(first: Outcome, samples: Sequence[float], last: Outcome) -> Outcome:
+    """What the first call, the samples and the last call say together."""
+    if last.failure:
+        return replace(last, first=first.first, failure=f"{last.failure}, after right results")
+    return Outcome(first.first, tuple(samples), max(first.error, last.error))
+
+
+def checked_call(run: Run, reference: Reference, packed: bool, device: Device) -> Outcome:
     """One timed call; an exception is recorded as a failure, with its text."""
     results = []
 

@@ -15,9 +15,9 @@ import opt_einsum
 
 import contract
 from bench import gpu_peers
-from bench.device import Run
-from bench.library import Library, axes_of
-from bench.reference import Path
+from bench.device import Run, cores
+from bench.library import Library, along, axes_of, packed
+from bench.reference import Path, split
 from contract.compute import ComputeType
 
 Mode = Literal["fixed", "free"]
@@ -25,8 +25,12 @@ Binder = Callable[[str, Sequence[Any], Path | None], Run]
 
 OURS = "contract"
 DEFAULT: Mapping[str, tuple[str, ...]] = {
-    "host": ("numpy", "opt_einsum"),
+    "host": ("numpy", "opt_einsum", "torch", "jax", "pytblis", "cotengra"),
     "gpu": ("cupy", "torch", "cutensor"),
+}
+FOR_NETWORKS: Mapping[str, tuple[str, ...]] = {
+    "host": (),
+    "gpu": ("opt_einsum", "cotengra", "cuquantum"),
 }
 
 
@@ -43,7 +47,14 @@ class Peers:
         return {name: each.version for name, each in self.found.items() if each.version}
 
 
-def find_peers(names: Sequence[str], device: str, compute: ComputeType | None = None) -> Peers:
+def default_peers(device: str, suite: str) -> tuple[str, ...]:
+    """The peers of a suite where none is named."""
+    return DEFAULT[device] + (FOR_NETWORKS[device] if suite == "network" else ())
+
+
+def find_peers(
+    names: Sequence[str], device: str, compute: ComputeType | None = None, dtype: str = "float64"
+) -> Peers:
     """The peers with these names, imported now and told the compute type.
 
     SystemExit for a name that is not known.
@@ -55,6 +66,8 @@ def find_peers(names: Sequence[str], device: str, compute: ComputeType | None = 
             raise SystemExit(f"Unknown peer {name!r}: known are {', '.join(known)}.")
         try:
             library = known[name]()
+            if library.dtypes and dtype not in library.dtypes:
+                raise ImportError(f"it has no {dtype}")
             if library.allow:
                 library.allow(compute)
             found[name] = library
@@ -70,7 +83,7 @@ def contestants(
     order = "F" if mode == "fixed" else "K"
     chosen: dict[str, Binder] = {OURS: partial(_ours, order, compute)}
     for name, library in peers.items():
-        chosen[name] = partial(_packed, library) if mode == "fixed" else library.product
+        chosen[name] = partial(_fixed, library) if mode == "fixed" else library.product
     return chosen
 
 
@@ -84,19 +97,14 @@ def _ours(
     return partial(contract.contract, text, *operands, order=order, compute_type=compute)
 
 
-def _packed(library: Library, text: str, operands: Sequence[Any], path: Path | None) -> Run:
+def _fixed(library: Library, text: str, operands: Sequence[Any], path: Path | None) -> Run:
     run, pack = library.product(text, operands, path), library.pack
     return lambda: pack(run())
 
 
-def _column_major(x: Any) -> Any:
-    return np.asarray(x, order="F")
-
-
 def _numpy() -> Library:
     def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
-        order = ["einsum_path", *path] if path else True
-        return partial(np.einsum, text, *operands, optimize=order)
+        return along(partial(np.einsum, optimize=True), text, operands, path)
 
     def copy(text: str, source: Any, target: Any) -> Run:
         view = source.transpose(axes_of(text))
@@ -113,7 +121,7 @@ def _numpy() -> Library:
             "np.einsum": partial(np.einsum, text, *operands),
         }
 
-    return Library(product, _column_major, copy, small)
+    return Library(product, packed, copy, small)
 
 
 def _opt_einsum() -> Library:
@@ -127,11 +135,23 @@ def _opt_einsum() -> Library:
         planned = opt_einsum.contract_expression(text, *(x.shape for x in operands))
         return {"oe expression": partial(planned, *operands)}
 
-    return Library(product, _column_major, small=small)
+    return Library(product, packed, small=small)
+
+
+def _cotengra() -> Library:
+    cotengra = import_module("cotengra")
+
+    def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
+        shapes = (x.shape for x in operands)
+        planned = cotengra.einsum_expression(text, *shapes, optimize=path or "auto")
+        return partial(planned, *operands)
+
+    return Library(product, packed)
 
 
 def _torch() -> Library:
     torch = import_module("torch")
+    torch.set_num_threads(cores())
 
     def tensor(x: Any) -> Any:
         """The array's memory; bfloat16, which PyTorch takes from no array, as integers."""
@@ -145,8 +165,11 @@ def _torch() -> Library:
         return x.numpy()
 
     def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
-        tensors = [tensor(x) for x in operands]
-        return lambda: array(torch.einsum(text, *tensors))
+        run = along(torch.einsum, text, [tensor(x) for x in operands], path)
+        return lambda: array(run())
+
+    def pack(x: Any) -> Any:
+        return array(tensor(x.T).contiguous()).T
 
     def copy(text: str, source: Any, target: Any) -> Run:
         view = tensor(source.transpose(axes_of(text)).T)
@@ -158,27 +181,45 @@ def _torch() -> Library:
 
         return run
 
-    return Library(product, _column_major, copy)
+    return Library(product, pack, copy)
 
 
 def _jax() -> Library:
+    """JAX's arrays are row-major: it gets every array, and returns every result, transposed."""
     jax = import_module("jax")
     jax.config.update("jax_enable_x64", True)
 
+    def bound(call: Callable[..., Any], operands: Sequence[Any]) -> Run:
+        arrays = [jax.numpy.asarray(x.T) for x in operands]
+        return lambda: np.asarray(call(*arrays).block_until_ready()).T
+
     def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
         order = path or "optimal"
-        return lambda: np.asarray(jax.numpy.einsum(text, *operands, optimize=order))
+        return bound(partial(jax.numpy.einsum, transposed(text), optimize=order), operands)
 
-    return Library(product, _column_major)
+    def small(text: str, operands: Sequence[Any]) -> Mapping[str, Run]:
+        compiled = jax.jit(partial(jax.numpy.einsum, transposed(text)))
+        return {"jax.jit": bound(compiled, operands)}
+
+    return Library(product, packed, small=small)
+
+
+def transposed(text: str) -> str:
+    """The expression of the operands and of the result with their modes in the opposite order."""
+    terms, output = split(text)
+    return f"{','.join(term[::-1] for term in terms)}->{output[::-1]}"
 
 
 def _pytblis() -> Library:
+    """TBLIS writes results column-major itself, where it writes them."""
     pytblis = import_module("pytblis")
+    pytblis.set_num_threads(cores())
 
     def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
-        return partial(pytblis.einsum, text, *operands)
+        return along(partial(pytblis.einsum, order="F"), text, operands, path)
 
-    return Library(product, _column_major)
+    dtypes = ("float32", "float64", "complex64", "complex128")
+    return Library(product, packed, dtypes=dtypes)
 
 
 PEERS: Mapping[str, Mapping[str, Callable[[], Library]]] = {
@@ -188,6 +229,7 @@ PEERS: Mapping[str, Mapping[str, Callable[[], Library]]] = {
         "torch": _torch,
         "jax": _jax,
         "pytblis": _pytblis,
+        "cotengra": _cotengra,
     },
-    "gpu": gpu_peers.PEERS,
+    "gpu": {**gpu_peers.PEERS, "opt_einsum": _opt_einsum, "cotengra": _cotengra},
 }

@@ -3,7 +3,7 @@
 import json
 import platform
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -17,7 +17,10 @@ import contract
 from bench.device import Ceilings, Device
 from bench.measure import Outcome, Row, geometric_mean
 
-PACKAGES = ("numpy", "opt_einsum", "numba", "ml_dtypes", "torch", "jax", "pytblis")
+PACKAGES = ("numpy", "opt_einsum", "numba", "ml_dtypes", "torch", "jax", "pytblis", "cotengra")
+LONG = 20  # rows of a suite whose WORST are listed once more
+WORST = 10
+FEW = 8  # modes whose extents are written beside a case
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +28,8 @@ class Run:
     """A run: what was asked for, where, the peers, its rows, the ceilings before and after them.
 
     ``compute`` is the compute type, empty for the default of the data's type. ``peers`` has
-    versions that only a peer knows, ``missing`` says why a peer is. ``after`` is None for a run
-    that did not get there.
+    versions that only a peer knows, ``missing`` says why a peer is. ``before`` is None for a run
+    without a clock, ``after`` for one that did not get there, too.
     """
 
     suite: str
@@ -35,7 +38,7 @@ class Run:
     repeat: int
     arguments: tuple[str, ...]
     device: Device
-    before: Ceilings
+    before: Ceilings | None
     peers: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
@@ -48,10 +51,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """How rows are printed: the column titles for a title and contestants, and a row's line."""
+    """How rows are printed: column titles for a title and contestants, a row's line, the end."""
 
     header: Callable[[str, Sequence[str]], str]
     line: Callable[[Row], str]
+    summary: Callable[[Sequence[Row]], str]
 
 
 def header(title: str, contestants: Sequence[str]) -> str:
@@ -69,26 +73,52 @@ def line(row: Row) -> str:
     return f"{row.name[:33]:<34}{cells}{ratio:>9}{fraction:>7}{first:>10}{note}"
 
 
-CONTESTANTS = Table(header, line)
-
-
 def summary(rows: Sequence[Row]) -> str:
-    """Geometric means of ratio and part of the bound, the worst case, and what failed."""
+    """Means, the worst cases, what failed, how many cases are right."""
+    failures = [
+        f"FAILED {row.name}: {who}: {why}" for row in rows for who, why in row.failures.items()
+    ]
+    right = sum(not row.failures for row in rows)
+    lines = [*compared(rows), *bounded(rows), *worst(rows), *failures]
+    return "\n".join([*lines, f"every result is right in {right} of {len(rows)} cases"])
+
+
+def compared(rows: Sequence[Row]) -> Iterator[str]:
+    """The geometric mean of the ratios to the best peer, and the worst."""
     good = [row for row in rows if isfinite(row.ratio)]
-    bounded = [row.fraction for row in rows if isfinite(row.fraction)]
-    lines = []
     if good:
-        worst = min(good, key=lambda row: row.ratio)
         mean = geometric_mean([row.ratio for row in good])
-        lines.append(
+        last = min(good, key=lambda row: row.ratio)
+        yield (
             f"geometric mean {mean:.2f}x over {len(good)} of {len(rows)} cases, "
-            f"worst {worst.ratio:.2f}x ({worst.name})"
+            f"worst {last.ratio:.2f}x ({last.name})"
         )
-    if bounded:
-        lines.append(f"part of the bound, geometric mean {geometric_mean(bounded):.0%}")
-    for row in rows:
-        lines += [f"FAILED {row.name}: {name}: {why}" for name, why in row.failures.items()]
-    return "\n".join(lines)
+
+
+def bounded(rows: Sequence[Row]) -> Iterator[str]:
+    """The geometric mean of the parts of the bound."""
+    parts = [row.fraction for row in rows if isfinite(row.fraction)]
+    if parts:
+        yield f"part of the bound, geometric mean {geometric_mean(parts):.0%}"
+
+
+def worst(rows: Sequence[Row]) -> Iterator[str]:
+    """The WORST cases of a suite with more than LONG, with extents, best peer and notes."""
+    good = sorted((row for row in rows if isfinite(row.ratio)), key=lambda row: row.ratio)
+    if len(good) > LONG:
+        yield f"the worst {WORST}:"
+        for row in good[:WORST]:
+            times = f"{seconds_text(row.ours)}, {row.best_peer} {seconds_text(row.best)}"
+            yield f"  {ratio_text(row.ratio)} {row.name}: {times}{extents_text(row.facts.extents)}"
+
+
+def extents_text(extents: Mapping[str, int]) -> str:
+    """Extents of a case with few modes."""
+    few = 0 < len(extents) <= FEW
+    return "; " + " ".join(f"{label}={n}" for label, n in extents.items()) if few else ""
+
+
+CONTESTANTS = Table(header, line, summary)
 
 
 def rates(found: Ceilings, kind: str) -> str:
@@ -146,8 +176,8 @@ def as_json(run: Run) -> dict[str, Any]:
         "machine": run.device.about(),
         "versions": versions(run.device) | dict(run.peers),
         "missing": dict(run.missing),
-        "ceilings": asdict(run.before),
-        "ceilings_after": run.after and asdict(run.after),
+        "ceilings": _ceilings(run.before),
+        "ceilings_after": _ceilings(run.after),
         "geometric_mean": _number(geometric_mean(good)),
         "worst": _number(min(good, default=float("nan"))),
         "fraction_geometric_mean": _number(geometric_mean(bounded)),
@@ -176,6 +206,10 @@ def _row(row: Row) -> dict[str, Any]:
     }
 
 
+def _ceilings(found: Ceilings | None) -> dict[str, float] | None:
+    return None if found is None else asdict(found)
+
+
 def _number(value: float) -> float | None:
     return value if isfinite(value) else None
 
@@ -191,25 +225,37 @@ def versions(device: Device) -> dict[str, str]:
     for library in threadpoolctl.threadpool_info():
         if library["user_api"] == "blas":
             parts = (library["internal_api"], library["version"], library.get("architecture"))
-            found["blas"] = " ".join(str(part) for part in parts if part)
+            named = " ".join(str(part) for part in parts if part)
+            found["blas"] = f"{named}, {library['num_threads']} threads"
     return found | device.versions()
 
 
 # --- the picture ----------------------------------------------------------------------------------
 
 
-def draw(path: Path, title: str, rows: Sequence[Row]) -> None:
-    """Bars of the ratio to the best peer, a line at 1; below it the part of the bound."""
+def draw(path: Path, title: str, rows: Sequence[Row], ceilings: Ceilings) -> None:
+    """Bars of the ratio to the best peer, a line at 1; below it the part of the bound; a roofline.
+
+    The roofline is left out where no row has both FLOPs and bytes.
+    """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(max(6.0, 2.0 + 0.25 * len(rows)), 6.0), layout="constrained")
-    ratio, fraction = figure.subplots(2, sharex=True)
-    ratio.set_title(title)
-    _bars(ratio, [row.ratio for row in rows], "times as fast as the best peer")
-    ratio.set_yscale("log")
-    _bars(fraction, [row.fraction for row in rows], "part of the bound")
-    fraction.set_xticks(range(len(rows)), [row.name[:33] for row in rows])
-    fraction.tick_params(axis="x", rotation=90, labelsize=6)
+    placed = [row for row in rows if row.facts.flops and row.facts.bytes]
+    width = max(6.0, 2.0 + 0.25 * len(rows))
+    layout, widths = [["ratio"], ["fraction"]], [width]
+    if placed:
+        layout, widths = [[*each, "roofline"] for each in layout], [width, 7.0]
+    figure = Figure(figsize=(sum(widths), 7.0), layout="constrained")
+    panels = figure.subplot_mosaic(layout, width_ratios=widths)
+    figure.suptitle(title)
+    _bars(panels["ratio"], [row.ratio for row in rows], "times as fast as the best peer")
+    panels["ratio"].set_yscale("log")
+    panels["ratio"].tick_params(labelbottom=False)
+    _bars(panels["fraction"], [row.fraction for row in rows], "part of the bound")
+    panels["fraction"].set_xticks(range(len(rows)), [row.name[:33] for row in rows])
+    panels["fraction"].tick_params(axis="x", rotation=90, labelsize=6)
+    if placed:
+        _roofline(panels["roofline"], placed, ceilings)
     figure.savefig(path, dpi=120)
 
 
@@ -217,3 +263,21 @@ def _bars(axes: Any, values: Sequence[float], label: str) -> None:
     axes.bar(range(len(values)), [value if isfinite(value) else 0.0 for value in values])
     axes.axhline(1.0, color="black", linewidth=1)
     axes.set_ylabel(label)
+    axes.set_xlim(-1, len(values))
+
+
+def _roofline(axes: Any, rows: Sequence[Row], ceilings: Ceilings) -> None:
+    """FLOP/s over FLOPs per byte, ours and the best peer's, under both ceilings."""
+    facts = [row.facts for row in rows]
+    intensity = [each.flops / each.bytes for each in facts]
+    ridge = ceilings.flops / ceilings.bandwidth
+    ends = [min(*intensity, ridge) / 2, ridge, max(*intensity, ridge) * 2]
+    roof = [min(ceilings.flops, x * ceilings.bandwidth) for x in ends]
+    ours = [row.facts.flops / row.ours for row in rows]
+    best = [row.facts.flops / row.best for row in rows]
+    axes.vlines(intensity, best, ours, color="lightgray", linewidth=1, zorder=0)
+    axes.scatter(intensity, best, marker="x", color="tab:orange", label="best peer")
+    axes.scatter(intensity, ours, marker="o", color="tab:blue", s=16, label="ours")
+    axes.plot(ends, roof, color="black", label=rates(ceilings, "product"))
+    axes.set(xscale="log", yscale="log", xlabel="FLOPs per byte", ylabel="FLOP/s")
+    axes.legend()

@@ -14,6 +14,7 @@ import opt_einsum
 
 import contract
 from bench.device import HOST, Array, Device, Run
+from bench.draws import Drawn, contractions
 from bench.library import Library, axes_of
 from bench.measure import Case, Facts
 from bench.networks import NETWORKS, Network
@@ -28,7 +29,8 @@ DATA = pathlib.Path(__file__).parent / "data"
 class Choice:
     """What the command line chose for a suite.
 
-    ``compute`` None: the default of the type; ``gflop`` None: the device's own limit.
+    ``compute`` None: the default of the type; ``gflop`` and ``memory`` None: the device's own
+    limits.
     """
 
     peers: Mapping[str, Library] = field(default_factory=dict)
@@ -36,12 +38,18 @@ class Choice:
     dtype: str = "float64"
     compute: ComputeType | None = None
     gflop: float | None = None
+    memory: int | None = None
     device: Device = HOST
 
     @property
     def limit(self) -> float:
         """Contractions are scaled down to this many 1e9 FLOPs."""
         return self.device.sizes.gflop if self.gflop is None else self.gflop
+
+    @property
+    def room(self) -> int:
+        """Expressions are scaled down until operands and four results fit this many bytes."""
+        return self.device.sizes.memory if self.memory is None else self.memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,13 +271,13 @@ OVERHEAD: tuple[tuple[str, tuple[tuple[int, ...], ...]], ...] = (
 def overhead(choice: Choice) -> list[Entry]:
     """Calls so small that only their overhead counts, as a user writes them.
 
-    Each of our three ways to call is a row of its own beside the same peers; nobody's result is
-    copied to another layout.
+    Each of our ways to call is a row of its own beside the same peers; nobody's result is copied
+    to another layout. A replay is a CUDA graph on a GPU, and a repeated call on the host.
     """
     return [
         Entry(f"{way}{at}", partial(tiny, f"{way}{at}", text, shapes, way, 3000 + at, choice))
         for at, (text, shapes) in enumerate(OVERHEAD)
-        for way in ("call", "expression", "einsum")
+        for way in ("call", "expression", "einsum", "replay")
     ]
 
 
@@ -280,18 +288,18 @@ def tiny(
     rng = np.random.default_rng(seed)
     operands = [column_major(rng, shape, choice.dtype) for shape in shapes]
     placed = [choice.device.array(x) for x in operands]
-    ours: dict[str, Run] = {
-        "call": lambda: contract.contract(text, *placed),
-        "einsum": lambda: contract.einsum(text, *placed),
+    planned = contract.contract_expression(
+        text, *shapes, dtype=choice.dtype, handle=choice.device.handle
+    )
+    ours: Mapping[str, Callable[[], Run]] = {
+        "call": lambda: partial(contract.contract, text, *placed),
+        "einsum": lambda: partial(contract.einsum, text, *placed),
+        "expression": lambda: partial(planned, *placed),
+        "replay": lambda: planned.capture(*placed).replay,
     }
-    if way == "expression":
-        planned = contract.contract_expression(
-            text, *shapes, dtype=choice.dtype, handle=choice.device.handle
-        )
-        ours[way] = partial(planned, *placed)
     return Case(
         Facts(f"{id} {text}"),
-        {OURS: ours[way], **dict(tiny_peers(text, placed, choice))},
+        {OURS: ours[way](), **dict(tiny_peers(text, placed, choice))},
         partial(reference_of, text, operands, seed),
         short=True,
     )
@@ -321,8 +329,7 @@ def pain(choice: Choice) -> list[Entry]:
     """Expressions that users reported as slow elsewhere."""
     entries = []
     for at, (text, full) in enumerate(PAIN):
-        memory = choice.device.sizes.memory
-        extents = fitted(text, full, np.dtype(choice.dtype).itemsize, memory)
+        extents = fitted(text, full, np.dtype(choice.dtype).itemsize, choice.room)
         name = f"{at} {text}" if len(text) < 31 else f"{at} 26 modes of 2, one gate"
         work = Work(name, text, extents, 4000 + at, changes(full, extents))
         entries.append(Entry(str(at), partial(case_of, work, choice)))
@@ -349,29 +356,18 @@ def repeated_rows(choice: Choice) -> Case:
 
 
 def random(choice: Choice) -> list[Entry]:
-    """32 contractions with random modes, extents and orders; most are bound by memory."""
-    entries = []
-    for at in range(32):
-        text, extents = random_product(np.random.default_rng(5000 + at), choice.limit)
-        work = Work(f"{at} {text}", text, extents, 5100 + at)
-        entries.append(Entry(str(at), partial(case_of, work, choice)))
-    return entries
+    """100 contractions with random modes, extents and orders."""
+    return [
+        Entry(str(at), partial(case_of, random_work(at, each, choice.limit), choice))
+        for at, each in enumerate(contractions())
+    ]
 
 
-def random_product(rng: np.random.Generator, gflop: float) -> tuple[str, dict[str, int]]:
-    """1 to 3 modes of each kind, sometimes a batch; no tensor above 2^25 elements."""
-    letters = iter("abcdefghijklmnop")
-    m, n, k = ([next(letters) for _ in range(rng.integers(1, 4))] for _ in range(3))
-    batch = [next(letters)] if rng.random() < 0.3 else []
-    extents = {x: int(rng.choice((3, 4, 7, 12, 24, 40, 72))) for x in (*m, *n, *k, *batch)}
-    groups = ([*batch, *m, *k], [*batch, *k, *n], [*batch, *m, *n])
-    a, b, d = ("".join(rng.permutation(group)) for group in groups)
-    while flops_of(extents) > gflop * 1e9 or max(
-        prod(extents[x] for x in term) for term in (a, b, d)
-    ) > (1 << 25):
-        longest = max(extents, key=lambda x: extents[x])
-        extents[longest] = max(2, extents[longest] // 2)
-    return f"{a},{b}->{d}", extents
+def random_work(at: int, each: Drawn, gflop: float) -> Work:
+    """One of them, scaled to ``gflop``."""
+    extents = scaled(each.extents, gflop)
+    name, note = f"{at} {each.text}", changes(each.extents, extents)
+    return Work(name, each.text, extents, 5000 + at, note)
 
 
 REDUCTIONS: tuple[tuple[str, tuple[int, ...]], ...] = (
