@@ -1,6 +1,7 @@
 """The benchmarks: a wrong result never counts, and what is printed and written is right."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from math import inf, isnan, nan, prod
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 
 from bench import __main__ as command
 from bench import candidates, peers, report
-from bench.device import HOST, Ceilings, Host
-from bench.library import Library
+from bench.device import HOST, Ceilings, Host, Sizes
+from bench.draws import EXTENTS, FLOPS, LARGEST, MODES, Drawn, contractions
+from bench.library import Library, along, in_letters
 from bench.measure import Case, Facts, Outcome, Row, geometric_mean, measure
 from bench.networks import NETWORKS
 from bench.peers import contestants, find_peers
@@ -34,6 +36,7 @@ from bench.suites import (
 )
 from contract import ComputeType
 from contract.errors import UnsupportedTypeError
+from contract.handle import default_handle
 from tests.reference import SMALLEST, UNIT_ROUNDOFF, roundoffs
 
 CEILINGS = Ceilings(flops=1e11, bandwidth=1e10)
@@ -43,8 +46,9 @@ PRODUCT = Work("0 ij,jk->ik", "ij,jk->ik", {"i": 3, "j": 4, "k": 5}, seed=1)
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ceilings without measuring them: a matter of seconds."""
+    """Ceilings without measuring them, peers that are quickly imported."""
     monkeypatch.setattr(Host, "ceilings", lambda self, dtype, compute: CEILINGS)
+    monkeypatch.setattr(peers, "DEFAULT", {"host": ("numpy", "opt_einsum")})
 
 
 def row_of(ours: float, *theirs: float, bound: float = 0.5) -> Row:
@@ -120,10 +124,84 @@ def test_a_run_without_right_rows_writes_null(tmp_path: Path) -> None:
     assert found["rows"][0]["failed"] == {"contestant 0": "wrong"}
 
 
-def test_the_picture_is_drawn(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flops", [0.0, 1e9])
+def test_the_picture_has_a_roofline_where_there_are_flops(flops: float, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    report.draw(tmp_path / "out.png", "title", [row_of(1.0, 2.0), row_of(nan, 1.0)])
-    assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    facts = Facts("case", flops=flops, bytes=1e8)
+    rows = [replace(row_of(*each), facts=facts) for each in ((1.0, 2.0), (nan, 1.0), (1.0, nan))]
+    report.draw(tmp_path / "out.svg", "title", rows, CEILINGS)
+    drawn = (tmp_path / "out.svg").read_text()
+    assert "times as fast as the best peer" in drawn
+    assert ("100.0 GFLOP/s product, 10.0 GB/s copy" in drawn) == bool(flops)
+
+
+# --- results without a clock ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("suite", "case"),
+    [
+        ("tccg", "33"),
+        ("random", "0"),
+        ("permute", "1"),
+        ("elementwise", "5"),
+        ("reduce", "4"),
+        ("network", "ring-small"),
+        ("overhead", "replay1"),
+        ("pain", "5"),
+        ("pain", "0"),
+        ("candidates", "17"),
+    ],
+)
+def test_a_check_times_nothing(
+    suite: str, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr(Host, "sizes", Sizes(1e-4, memory=1 << 16, permuted=1 << 14, growth=0.05))
+    monkeypatch.setattr(Host, "ceilings", None)
+    monkeypatch.setattr(Host, "clock", None)
+    monkeypatch.setattr(Host, "call_clock", None)
+    monkeypatch.setattr(peers, "DEFAULT", {"host": ("numpy", "opt_einsum")})
+    target = tmp_path / "out.json"
+    assert command.main([suite, "--cases", case, "--check", "--json", str(target)]) == 0
+    assert "every result is right in 1 of 1 cases" in capsys.readouterr().out
+    found = json.loads(target.read_text(), parse_constant=pytest.fail)
+    assert found["repeat"] == 0
+    assert found["ceilings"] is found["ceilings_after"] is found["geometric_mean"] is None
+    (row,) = found["rows"]
+    assert len(row["error"]) >= 2
+    assert all(error is not None for error in row["error"].values())
+    assert not any(row["samples"].values())
+
+
+@pytest.fixture
+def wrong_products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A handle that plans anew, on BLAS that is wrong in one entry of every product.
+
+    Peers and references multiply with numpy.dot.
+    """
+    right = np.matmul
+
+    def wrong(a, b, **options):
+        product = right(a, b, **options)
+        product.flat[0] *= 1 + 1e-9
+        return product
+
+    monkeypatch.setattr(np, "matmul", wrong)
+    default_handle.cache_clear()
+    yield
+    default_handle.cache_clear()
+
+
+@pytest.mark.usefixtures("quick", "wrong_products")
+@pytest.mark.parametrize("suite", ["tccg", "candidates"])
+@pytest.mark.parametrize("more", [[], ["--check"]])
+def test_a_wrong_kernel_fails_its_row(suite: str, more: list[str], tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    arguments = [suite, "--cases", "12", "--limit-gflop", "1e-3", "--json", str(target), *more]
+    assert command.main(arguments) == 1
+    (row,) = json.loads(target.read_text())["rows"]
+    assert row["failed"]["contract"].startswith("wrong: relative error")
+    assert row["seconds"]["contract"] is row["ratio"] is None
 
 
 @pytest.mark.parametrize(
@@ -348,6 +426,21 @@ def test_our_own_failure_leaves_no_ratio(spoil, why: str) -> None:
     assert "FAILED" in report.line(row)
 
 
+@pytest.mark.parametrize("wrong_at", [0, 3, 5])
+def test_a_result_that_becomes_wrong_does_not_count(wrong_at: int) -> None:
+    """Five samples after the first call; the last call is the sixth after it."""
+    right = case_of(PRODUCT, NUMPY)
+    results = iter(range(7))
+
+    def run():
+        return right.runs["contract"]() + (next(results) >= wrong_at)
+
+    row = measure(Case(Facts("cached"), {"ours": run}, right.reference), CEILINGS, 5)
+    assert row.failures["ours"].startswith("wrong: relative error")
+    assert row.failures["ours"].endswith("after right results") == (wrong_at > 0)
+    assert row.outcomes["ours"].samples == ()
+
+
 def test_one_wrong_entry_among_many_is_seen(rng: np.random.Generator) -> None:
     operands = [column_major(rng, shape, "float32") for shape in ((60, 50), (50, 70))]
     reference = reference_of("ij,jk->ik", operands)
@@ -395,15 +488,49 @@ def test_pure_movement_tolerates_nothing() -> None:
     assert exactly(values).verdict(exactly(values).error_of(nearly)).startswith("wrong")
 
 
-@pytest.mark.parametrize("name", ["numpy", "opt_einsum"])
-def test_fixed_mode_packs_every_result_column_major(name: str, rng: np.random.Generator) -> None:
-    operands = [column_major(rng, shape, "float64") for shape in ((3, 4), (4, 5))]
+@pytest.mark.filterwarnings("default")  # of libraries that are imported
+@pytest.mark.parametrize("name", peers.PEERS["host"])
+@pytest.mark.parametrize("path", [None, [(1, 2), (0, 1)]])
+def test_fixed_mode_packs_every_result_column_major(
+    name: str, path: list[tuple[int, int]] | None, rng: np.random.Generator
+) -> None:
+    """With labels that are no letters where there is a path, as networks have them."""
+    pytest.importorskip(name)
+    label = "\u00e9" if path else "l"
+    text = f"ij,jk{label},{label}->ki"
+    operands = [column_major(rng, shape, "float64") for shape in ((3, 4), (4, 5, 6), (6,))]
     fixed = contestants(find_peers((name,), "host").found, "fixed")
     assert list(fixed) == ["contract", name]
     for bind in fixed.values():
-        found = bind("ij,jk->ki", operands, None)()
+        found = bind(text, operands, path)()
         assert found.flags.f_contiguous
-        np.testing.assert_allclose(found, np.einsum("ij,jk->ki", *operands))
+        np.testing.assert_allclose(found, np.einsum("ij,jkl,l->ki", *operands))
+
+
+def test_a_path_is_followed_in_letters(rng: np.random.Generator) -> None:
+    seen: list[str] = []
+
+    def call(text, *operands):
+        seen.append(text)
+        return np.einsum(text, *operands)
+
+    operands = [rng.random(shape) for shape in ((3, 4), (4, 5), (5, 6))]
+    found = along(call, "\u0101x,xy,yz->\u0101z", operands, [(1, 2), (0, 1)])()
+    np.testing.assert_allclose(found, operands[0] @ operands[1] @ operands[2])
+    assert len(seen) == 2
+    assert all(map(str.isascii, seen))
+    assert in_letters("zy,y->z") == "ab,b->a"
+
+
+def test_a_library_without_the_type_is_missing() -> None:
+    library = Library(lambda text, operands, path: lambda: None, lambda x: x, dtypes=("float32",))
+    known = {"narrow": lambda: library}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(peers.PEERS, "host", known)
+        assert find_peers(("narrow",), "host", dtype="float16").missing == {
+            "narrow": "it has no float16"
+        }
+        assert list(find_peers(("narrow",), "host", dtype="float32").found) == ["narrow"]
 
 
 # --- arithmetic -----------------------------------------------------------------------------------
@@ -426,6 +553,28 @@ def test_the_summary_names_mean_worst_and_failures() -> None:
     text = report.summary([row_of(1.0, 2.0), row_of(1.0, 8.0), row_of(nan, 1.0)])
     assert "geometric mean 4.00x over 2 of 3 cases, worst 2.00x" in text
     assert "FAILED case: contestant 0: wrong" in text
+
+
+def test_the_worst_cases_of_a_long_suite_are_listed() -> None:
+    facts = Facts("case", extents={"a": 3, "b": 4})
+    rows = [replace(row_of(1.0, 9.0, 1.0 + at), facts=facts) for at in range(21)]
+    text = report.summary(rows[::-1])
+    assert "the worst 10:" in text
+    (_, listed) = text.split("the worst 10:\n")
+    assert listed.splitlines()[1] == "  2.00x case: 1 s, contestant 2 2 s; a=3 b=4"
+    assert [line.split()[0] for line in listed.splitlines()[:10]] == [
+        *(f"{1.0 + at:.2f}x" for at in range(9)),
+        "9.00x",
+    ]
+    assert "the worst" not in report.summary(rows[:20])
+
+
+def test_how_often_the_planner_chose_well_is_counted() -> None:
+    rows = [row_of(1.0, 2.0), row_of(1.09, 1.0, 3.0), row_of(1.2, 1.0), row_of(nan, 1.0)]
+    planned = [replace(row, predictions=dict.fromkeys(row.outcomes)) for row in rows]  # type: ignore[arg-type]
+    alone = replace(row_of(1.0), predictions={"contestant 0": None})  # type: ignore[dict-item]
+    text = candidates.summary([*planned, alone])
+    assert "chosen within 10% of the best in 2 of 4 cases" in text
 
 
 def test_the_bound_is_the_larger_of_the_two() -> None:
@@ -459,6 +608,32 @@ def test_scaled_extents_hold_their_bounds(gflop: float, dtype: str) -> None:
 
 def test_scaling_takes_the_largest_factor() -> None:
     assert scaled({"a": 400, "b": 400, "c": 400}, 0.016) == {"a": 200, "b": 200, "c": 200}
+
+
+def terms_of(each: Drawn) -> list[str]:
+    """The labels of both operands, and of the result."""
+    terms, output = split(each.text)
+    return [*terms, output]
+
+
+def test_random_contractions_are_within_their_bounds() -> None:
+    drawn = list(contractions())
+    assert len(drawn) == 100
+    assert drawn == list(contractions())
+    for each in drawn:
+        assert FLOPS[0] <= each.flops <= FLOPS[1]
+        assert each.largest <= LARGEST
+        assert MODES[0] <= len(each.extents) <= MODES[1]
+        assert EXTENTS[0] <= min(each.extents.values()) <= max(each.extents.values()) <= EXTENTS[1]
+        a, b, d = terms_of(each)
+        m, n, k = set(a) - set(b), set(b) - set(a), set(a) - set(d)
+        assert m
+        assert n
+        assert m | n <= set(d)
+        assert k == set(b) - set(d) != set()
+    batched = [each for each in drawn if set.intersection(*map(set, terms_of(each)))]
+    assert 10 < len(batched) < 50
+    assert {len(each.extents) for each in drawn} == set(range(3, 9))
 
 
 def test_pain_fits_in_memory_and_says_what_was_scaled() -> None:
