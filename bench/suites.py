@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import cycle
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -326,10 +326,14 @@ PAIN: tuple[tuple[str, Mapping[str, int]], ...] = (
 
 
 def pain(choice: Choice) -> list[Entry]:
-    """Expressions that users reported as slow elsewhere."""
+    """Expressions that users reported as slow elsewhere, in full where memory allows it.
+
+    Only a limit of FLOPs that is asked for makes them smaller.
+    """
     entries = []
+    limit = inf if choice.gflop is None else choice.gflop
     for at, (text, full) in enumerate(PAIN):
-        extents = fitted(text, full, np.dtype(choice.dtype).itemsize, choice.room)
+        extents = scaled(fitted(text, full, np.dtype(choice.dtype).itemsize, choice.room), limit)
         name = f"{at} {text}" if len(text) < 31 else f"{at} 26 modes of 2, one gate"
         work = Work(name, text, extents, 4000 + at, changes(full, extents))
         entries.append(Entry(str(at), partial(case_of, work, choice)))
