@@ -28,9 +28,11 @@ DEFAULT: Mapping[str, tuple[str, ...]] = {
     "host": ("numpy", "opt_einsum", "torch", "jax", "pytblis", "cotengra"),
     "gpu": ("cupy", "torch", "cutensor"),
 }
-FOR_NETWORKS: Mapping[str, tuple[str, ...]] = {
-    "host": (),
-    "gpu": ("opt_einsum", "cotengra", "cuquantum"),
+# Of suites with fewer, or others: what is usual there.
+OF_SUITE: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("host", "network"): ("numpy", "opt_einsum", "torch", "cotengra"),
+    ("host", "overhead"): ("numpy", "opt_einsum", "torch", "jax"),
+    ("gpu", "network"): ("cupy", "opt_einsum", "torch", "cotengra", "cutensor", "cuquantum"),
 }
 
 
@@ -49,7 +51,7 @@ class Peers:
 
 def default_peers(device: str, suite: str) -> tuple[str, ...]:
     """The peers of a suite where none is named."""
-    return DEFAULT[device] + (FOR_NETWORKS[device] if suite == "network" else ())
+    return OF_SUITE.get((device, suite), DEFAULT[device])
 
 
 def find_peers(

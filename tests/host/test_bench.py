@@ -44,11 +44,17 @@ NUMPY = Choice(find_peers(("numpy",), "host").found)
 PRODUCT = Work("0 ij,jk->ik", "ij,jk->ik", {"i": 3, "j": 4, "k": 5}, seed=1)
 
 
+def few_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default those that are quickly imported."""
+    monkeypatch.setattr(peers, "DEFAULT", {"host": ("numpy", "opt_einsum")})
+    monkeypatch.setattr(peers, "OF_SUITE", {})
+
+
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceilings without measuring them, peers that are quickly imported."""
     monkeypatch.setattr(Host, "ceilings", lambda self, dtype, compute: CEILINGS)
-    monkeypatch.setattr(peers, "DEFAULT", {"host": ("numpy", "opt_einsum")})
+    few_peers(monkeypatch)
 
 
 def row_of(ours: float, *theirs: float, bound: float = 0.5) -> Row:
@@ -160,7 +166,7 @@ def test_a_check_times_nothing(
     monkeypatch.setattr(Host, "ceilings", None)
     monkeypatch.setattr(Host, "clock", None)
     monkeypatch.setattr(Host, "call_clock", None)
-    monkeypatch.setattr(peers, "DEFAULT", {"host": ("numpy", "opt_einsum")})
+    few_peers(monkeypatch)
     target = tmp_path / "out.json"
     assert command.main([suite, "--cases", case, "--check", "--json", str(target)]) == 0
     assert "every result is right in 1 of 1 cases" in capsys.readouterr().out
@@ -520,6 +526,14 @@ def test_a_path_is_followed_in_letters(rng: np.random.Generator) -> None:
     assert len(seen) == 2
     assert all(map(str.isascii, seen))
     assert in_letters("zy,y->z") == "ab,b->a"
+
+
+@pytest.mark.parametrize("device", ["host", "gpu"])
+@pytest.mark.parametrize("suite", sorted(SUITES))
+def test_default_peers_are_known(device: str, suite: str) -> None:
+    names = peers.default_peers(device, suite)
+    assert len(names) > 2
+    assert set(names) <= peers.PEERS[device].keys()
 
 
 def test_a_library_without_the_type_is_missing() -> None:
