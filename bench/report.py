@@ -248,7 +248,7 @@ def draw(path: Path, title: str, rows: Sequence[Row], ceilings: Ceilings) -> Non
     figure = Figure(figsize=(sum(widths), 7.0), layout="constrained")
     panels = figure.subplot_mosaic(layout, width_ratios=widths)
     figure.suptitle(title)
-    _bars(panels["ratio"], [row.ratio for row in rows], "times as fast as the best peer")
+    _bars(panels["ratio"], [row.ratio for row in rows], "times as fast as the best peer", 1.0)
     panels["ratio"].set_yscale("log")
     panels["ratio"].tick_params(labelbottom=False)
     _bars(panels["fraction"], [row.fraction for row in rows], "part of the bound")
@@ -259,8 +259,10 @@ def draw(path: Path, title: str, rows: Sequence[Row], ceilings: Ceilings) -> Non
     figure.savefig(path, dpi=120)
 
 
-def _bars(axes: Any, values: Sequence[float], label: str) -> None:
-    axes.bar(range(len(values)), [value if isfinite(value) else 0.0 for value in values])
+def _bars(axes: Any, values: Sequence[float], label: str, base: float = 0.0) -> None:
+    """A bar from ``base`` to each value that is known."""
+    heights = [value - base if isfinite(value) else 0.0 for value in values]
+    axes.bar(range(len(values)), heights, bottom=base)
     axes.axhline(1.0, color="black", linewidth=1)
     axes.set_ylabel(label)
     axes.set_xlim(-1, len(values))
