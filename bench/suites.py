@@ -346,17 +346,32 @@ def pain(choice: Choice) -> list[Entry]:
 
 def inserted_mode(choice: Choice) -> Case:
     """ik,kj->ij with A = a[None, :]."""
-    rng = np.random.default_rng(4100)
-    a, b = (column_major(rng, shape, choice.dtype) for shape in ((4096,), (4096, 4096)))
-    return case_on(Work("view a[None, :]", "ik,kj->ij", {}, 4100), [a[None, :], b], choice)
+    work = product_of_views("view a[None, :]", {"i": 1, "k": 4096, "j": 4096}, 4100, choice)
+    a, b = vector_and_matrix(work, choice)
+    return case_on(work, [a[None, :], b], choice)
 
 
 def repeated_rows(choice: Choice) -> Case:
     """ik,kj->ij with A = a[None, :] repeated 64 times by stride 0."""
-    rng = np.random.default_rng(4101)
-    a, b = (column_major(rng, shape, choice.dtype) for shape in ((1 << 20,), (1 << 20, 8)))
-    rows = np.lib.stride_tricks.as_strided(a, (64, a.size), (0, a.strides[0]))
-    return case_on(Work("repeat a[None, :]", "ik,kj->ij", {}, 4101), [rows, b], choice)
+    work = product_of_views("repeat a[None, :]", {"i": 64, "k": 1 << 20, "j": 8}, 4101, choice)
+    a, b = vector_and_matrix(work, choice)
+    rows = np.lib.stride_tricks.as_strided(a, (work.extents["i"], a.size), (0, a.strides[0]))
+    return case_on(work, [rows, b], choice)
+
+
+def product_of_views(name: str, full: Mapping[str, int], seed: int, choice: Choice) -> Work:
+    """ik,kj->ij in the memory there is."""
+    text = "ik,kj->ij"
+    extents = fitted(text, full, np.dtype(choice.dtype).itemsize, choice.room)
+    return Work(name, text, extents, seed, changes(full, extents))
+
+
+def vector_and_matrix(work: Work, choice: Choice) -> list[Array]:
+    """Random numbers for k and for kj."""
+    rng = np.random.default_rng(work.seed)
+    return [
+        column_major(rng, [work.extents[x] for x in term], choice.dtype) for term in ("k", "kj")
+    ]
 
 
 def random(choice: Choice) -> list[Entry]:

@@ -156,6 +156,8 @@ def test_the_picture_has_a_roofline_where_there_are_flops(flops: float, tmp_path
         ("overhead", "replay1"),
         ("pain", "5"),
         ("pain", "0"),
+        ("pain", "view"),
+        ("pain", "repeat"),
         ("candidates", "17"),
     ],
 )
