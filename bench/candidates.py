@@ -17,7 +17,7 @@ from bench.device import Run
 from bench.measure import Case, Outcome, Prediction, Row
 from bench.peers import OURS
 from bench.reference import reference_of, split
-from bench.report import Table, fraction_text, ratio_text, seconds_text
+from bench.report import Table, fraction_text, outcome_text, ratio_text, seconds_text
 from bench.suites import (
     Choice,
     Entry,
@@ -131,7 +131,7 @@ def line(row: Row) -> str:
     """
     right = {name: each for name, each in row.outcomes.items() if isfinite(each.seconds)}
     if OURS not in right:
-        return f"{row.name[:37]:<38}{'FAILED':>12}"
+        return f"{row.name[:37]:<38}{outcome_text(row.outcomes[OURS]):>12}"
     best = min(right, key=lambda name: right[name].seconds)
     expected = row.predictions[OURS].seconds / row.ours
     cells = (

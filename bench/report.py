@@ -66,7 +66,7 @@ def header(title: str, contestants: Sequence[str]) -> str:
 
 def line(row: Row) -> str:
     """Median of each contestant, ratio to the best peer, part of the bound, our first call."""
-    cells = "".join(f"{_cell(outcome):>14}" for outcome in row.outcomes.values())
+    cells = "".join(f"{outcome_text(outcome):>14}" for outcome in row.outcomes.values())
     ratio, fraction = ratio_text(row.ratio), fraction_text(row.fraction)
     first = seconds_text(next(iter(row.outcomes.values())).first)
     note = f"  {row.facts.note}" if row.facts.note else ""
@@ -126,8 +126,11 @@ def rates(found: Ceilings, kind: str) -> str:
     return f"{found.flops / 1e9:.1f} GFLOP/s {kind}, {found.bandwidth / 1e9:.1f} GB/s copy"
 
 
-def _cell(outcome: Outcome) -> str:
-    return "FAILED" if outcome.failure else seconds_text(outcome.seconds)
+def outcome_text(outcome: Outcome) -> str:
+    """Seconds, "right" where nothing was timed, or FAILED."""
+    if outcome.failure:
+        return "FAILED"
+    return seconds_text(outcome.seconds) if outcome.samples else "right"
 
 
 def ratio_text(value: float) -> str:
@@ -215,19 +218,26 @@ def _number(value: float) -> float | None:
 
 
 def versions(device: Device) -> dict[str, str]:
-    """Python, ours, each package that is installed, NumPy's BLAS, the device's libraries."""
+    """Python, ours, each package that is installed, every pool of threads, the device's libraries.
+
+    SciPy, which peers import, brings a BLAS beside NumPy's.
+    """
     found = {"python": platform.python_version(), "contract": contract.__version__}
     for name in PACKAGES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             continue
-    for library in threadpoolctl.threadpool_info():
-        if library["user_api"] == "blas":
-            parts = (library["internal_api"], library["version"], library.get("architecture"))
-            named = " ".join(str(part) for part in parts if part)
-            found["blas"] = f"{named}, {library['num_threads']} threads"
+    pools = threadpoolctl.threadpool_info()
+    for api in sorted({pool["user_api"] for pool in pools}):
+        found[api] = "; ".join(pool_text(pool) for pool in pools if pool["user_api"] == api)
     return found | device.versions()
+
+
+def pool_text(pool: Mapping[str, Any]) -> str:
+    """A library with threads of its own: its name, version, architecture, how many."""
+    parts = (pool["internal_api"], pool["version"], pool.get("architecture"))
+    return f"{' '.join(str(part) for part in parts if part)}, {pool['num_threads']} threads"
 
 
 # --- the picture ----------------------------------------------------------------------------------

@@ -171,7 +171,10 @@ def test_a_check_times_nothing(
     few_peers(monkeypatch)
     target = tmp_path / "out.json"
     assert command.main([suite, "--cases", case, "--check", "--json", str(target)]) == 0
-    assert "every result is right in 1 of 1 cases" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "every result is right in 1 of 1 cases" in printed
+    assert " right" in printed.splitlines()[1]
+    assert "FAILED" not in printed
     found = json.loads(target.read_text(), parse_constant=pytest.fail)
     assert found["repeat"] == 0
     assert found["ceilings"] is found["ceilings_after"] is found["geometric_mean"] is None
