@@ -30,6 +30,8 @@ CASES = (
     "elementwise 1",
     "reduce 1",
     "overhead expression0",
+    "overhead replay0",
+    "network ring-small",
     "random 1",
     "pain 3",
 )
