@@ -1,84 +1,275 @@
 """Products by tiles of our own, against sums in higher precision, for every way of packing."""
 
-from dataclasses import replace
-from itertools import product as combinations
-from math import prod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from math import ceil, prod
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import contract as ct
-from contract.heuristics import COMPILED
-from contract.plan import Gett, Kind
-from contract.tile_options import tile_option
+from contract.heuristics import COMPILED, Cpu, Tiling
+from contract.plan import Gett, Kind, Plan, Tiles
+from contract.planner import make_plan
 
-numba = pytest.importorskip("numba")
+pytest.importorskip("numba")
 
+Array = np.ndarray[Any, Any]
 TYPES = ("float32", "float64", "complex64", "complex128")
-# A machine where nothing but tiles is quick, with boxes so small that some are many.
-TILING = COMPILED.tiling
-assert TILING is not None
-ONLY = replace(
-    COMPILED,
-    loop_product=0,
-    call=1.0,
-    tiling=replace(
-        TILING,
-        call=0.0,
-        column_bytes=72,
-        box_bytes=1 << 10,
-        far_bytes=1 << 11,
-        longest=64,
-    ),
+assert COMPILED.tiling is not None
+TILING: Tiling = COMPILED.tiling
+# Machines where nothing but tiles is quick: with boxes so small that there are many, and whole.
+WHOLE = replace(COMPILED, loop_product=0, call=1.0, tiling=replace(TILING, call=0.0))
+CUT = replace(
+    WHOLE,
+    tiling=replace(TILING, column_bytes=144, box_bytes=1 << 12, far_bytes=1 << 13, longest=64),
 )
-WHOLE = replace(ONLY, tiling=replace(TILING, call=0.0))
 
 
-@pytest.fixture(scope="module")
-def handles() -> Any:
-    """Small boxes with one thread and with three, and whole ones."""
-    found = [ct.Handle(threads=threads) for threads in (1, 3, 2)]
-    for handle, machine in zip(found, (ONLY, ONLY, WHOLE), strict=True):
-        handle.executor.machine = machine  # type: ignore[misc]
-    yield found
-    for handle in found:
-        handle.close()
+def seeded(name: str) -> np.random.Generator:
+    """A generator of numbers for the test of this name."""
+    return np.random.default_rng(list(name.encode()))
 
 
-def operands(rng: Any, shapes: Any, dtypes: Any, orders: Any) -> list[Any]:
-    """Random arrays whose dimensions lie in memory in the given orders."""
-    made = []
-    for shape, dtype, order in zip(shapes, dtypes, orders, strict=True):
-        values = rng.standard_normal([shape[at] for at in order])
-        if np.dtype(dtype).kind == "c":
-            values = values + 1j * rng.standard_normal(values.shape)
-        if np.dtype(dtype).kind in "iu":
-            values = np.abs(values * 20)
-        made.append(values.astype(dtype).transpose(np.argsort(order)))
-    return made
+@dataclass(frozen=True)
+class Engine:
+    """A handle whose plans are for a machine of the tests."""
+
+    name: str
+    machine: Cpu
+    threads: int
+
+    def handle(self) -> ct.Handle:
+        made = ct.Handle(threads=self.threads)
+        made.executor.machine = self.machine  # type: ignore[misc]
+        return made
 
 
-def exact(text: str, *arrays: Any) -> Any:
-    wide = np.clongdouble if any(x.dtype.kind == "c" for x in arrays) else np.longdouble
-    return np.einsum(text, *[x.astype(wide) for x in arrays])
+ENGINES = (Engine("cut", CUT, 1), Engine("shared", CUT, 3), Engine("whole", WHOLE, 2))
 
 
-def close(found: Any, text: str, arrays: Any, scale: float = 1.0, added: Any = 0) -> bool:
-    """|found - exact| <= 2 (k + 4) eps * sum |a||b|, element by element."""
-    terms, output = text.split("->")
-    extents = dict(zip(terms.replace(",", ""), [n for x in arrays for n in x.shape], strict=True))
-    depth = prod(n for label, n in extents.items() if label not in output)
-    bound = scale * np.einsum(text, *[np.abs(x).astype(float) for x in arrays]) + np.abs(added)
-    eps = np.finfo(found.dtype).eps
-    return bool(
-        np.all(
-            np.abs(found - scale * exact(text, *arrays) - added) <= 2 * (depth + 4) * eps * bound
-        )
+@pytest.fixture(scope="module", params=ENGINES, ids=lambda engine: engine.name)
+def handle(request: pytest.FixtureRequest) -> Iterator[ct.Handle]:
+    with request.param.handle() as made:
+        yield made
+
+
+def array(rng: np.random.Generator, extents: Sequence[int], dtype: str) -> Array:
+    """Random numbers whose dimensions lie in memory in any order, some of them backwards."""
+    order = rng.permutation(len(extents))
+    values = rng.standard_normal([extents[at] for at in order])
+    if np.dtype(dtype).kind == "c":
+        values = values + 1j * rng.standard_normal(values.shape)
+    if np.dtype(dtype).kind in "iu":
+        values = np.abs(values * 20)
+    made = values.astype(dtype).transpose(np.argsort(order))
+    steps = [slice(None, None, int(rng.choice([1, 1, 1, -1]))) for _ in extents]
+    return made[(*steps, ...)]  # the Ellipsis keeps rank 0 an array
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A random product: its text and its operands, the result's memory among them."""
+
+    text: str
+    a: Array
+    b: Array
+    c: Array
+    out: Array
+
+
+def drawn(rng: np.random.Generator, types: tuple[str, str, str]) -> Drawn:
+    counts = rng.integers(0, 3), rng.integers(0, 4), rng.integers(0, 4), rng.integers(1, 4)
+    letters = iter(ascii_lowercase)
+    batch, m, n, k = ([next(letters) for _ in range(count)] for count in counts)
+    sizes = [1, 2, 3, 4, 5, 8, 12, 13] if sum(counts) > 6 else [1, 3, 4, 8, 16, 17, 24, 33]
+    extents = {x: int(rng.choice(sizes)) for x in (*batch, *m, *n, *k)}
+    while prod(extents.values()) > 1 << 18:
+        largest = max(extents, key=lambda x: extents[x])
+        extents[largest] = ceil(extents[largest] / 2)
+    terms = [rng.permutation([*batch, *group]).tolist() for group in (m + k, n + k, m + n)]
+    a, b, out = (
+        array(rng, [extents[x] for x in term], dtype)
+        for term, dtype in zip(terms, types, strict=True)
     )
+    c = array(rng, out.shape, types[2])
+    text = "{},{}->{}".format(*("".join(term) for term in terms))
+    return Drawn(text, a, b, c, out)
 
 
-def is_tiled(expression: Any) -> bool:
-    return any(isinstance(x, Gett) and x.tiles is not None for x in expression.plan.steps)
+def wide(x: Array) -> Array:
+    return x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble)
+
+
+def check(found: Array, work: Drawn, alpha: Any = 1, beta: Any = 0) -> None:
+    """|found - exact| <= 2 (k + 4) eps (|alpha| sum |a||b| + |beta c|), element by element."""
+    exact = alpha * np.einsum(work.text, wide(work.a), wide(work.b)) + beta * wide(work.c)
+    sizes = [np.abs(x).astype(np.float64) for x in (work.a, work.b, work.c)]
+    bound = abs(alpha) * np.einsum(work.text, sizes[0], sizes[1]) + abs(beta) * sizes[2]
+    depth = work.a.size * work.b.size / max(work.out.size, 1)
+    error = np.abs(found - exact)
+    assert np.all(error <= 2 * (depth**0.5 + 4) * np.finfo(found.dtype).eps * bound), work.text
+
+
+def tiles_of(plan: Plan) -> Tiles | None:
+    return next((x.tiles for x in plan.steps if isinstance(x, Gett) and x.tiles), None)
+
+
+def used_tiles(handle: ct.Handle) -> int:
+    """How many of the plans that the handle keeps have tiles."""
+    return sum(tiles_of(loaded.plan) is not None for _, loaded in handle.plans.items())
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_random_products(handle: ct.Handle, dtype: str) -> None:
+    rng = seeded(f"tiles {dtype}")
+    handle.plans.clear()
+    for _ in range(25):
+        work = drawn(rng, (dtype, dtype, dtype))
+        found = ct.contract(work.text, work.a, work.b, out=work.out, handle=handle)
+        assert found is work.out
+        check(found, work)
+    assert used_tiles(handle) > 20
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_scalars_and_addends(handle: ct.Handle, dtype: str) -> None:
+    """D = alpha * A * B + beta * C, C in another order of memory, or D itself."""
+    rng = seeded(f"scalars {dtype}")
+    alpha, beta = (0.5 - 2j, 1.5j) if dtype.startswith("complex") else (-1.5, 0.25)
+    for _ in range(10):
+        work = drawn(rng, (dtype, dtype, dtype))
+        given = {"alpha": alpha, "handle": handle}
+        text, a, b = work.text, work.a, work.b
+        check(ct.contract(text, a, b, out=work.out, **given), work, alpha)
+        found = ct.contract(text, a, b, c=work.c, beta=beta, out=work.out, **given)
+        check(found, work, alpha, beta)
+        into = work.c.copy(order="K")
+        check(ct.contract(text, a, b, c=into, beta=beta, out=into, **given), work, alpha, beta)
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        ("float32", "float64", "float64"),
+        ("float64", "complex128", "complex128"),
+        ("complex64", "float32", "complex64"),
+        ("int32", "float64", "float64"),
+        ("uint8", "float32", "float32"),
+    ],
+    ids="-".join,
+)
+def test_types_are_converted_while_they_are_packed(
+    handle: ct.Handle, types: tuple[str, str, str]
+) -> None:
+    rng = seeded(f"mixed {types}")
+    for _ in range(8):
+        work = drawn(rng, types)
+        check(ct.contract(work.text, work.a, work.b, out=work.out, handle=handle), work)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_every_order_of_memory(handle: ct.Handle, dtype: str) -> None:
+    """Two modes of each kind, every order of A: rows, steps or neither contiguous."""
+    rng = seeded(f"orders {dtype}")
+    extents = {"a": 20, "b": 8, "c": 12, "d": 3, "k": 8, "l": 7}
+    for term in permutations("abkl"):
+        text = f"{''.join(term)},kclb->abc"
+        shape = [extents[x] for x in term]
+        a = np.asfortranarray(array(rng, shape, dtype))
+        b = np.asfortranarray(array(rng, [8, 12, 7, 8], dtype))
+        c = np.zeros((20, 8, 12), dtype, order="F")
+        work = Drawn(text, a, b, c, np.empty_like(c))
+        check(ct.contract(text, a, b, out=work.out, handle=handle), work)
+
+
+def test_sums_of_many_steps_are_shared_in_parts() -> None:
+    """Few results of long sums: parts of k apart, the same bits with any number of threads."""
+    rng = seeded("parts")
+    a, b = np.asfortranarray(rng.random((5, 40000))), np.asfortranarray(rng.random((40000, 7)))
+    results = []
+    for threads in (1, 2, 5):
+        with replace(ENGINES[2], threads=threads).handle() as handle:
+            results.append(ct.contract("ik,kj->ij", a, b, handle=handle))
+            tiles = [tiles_of(loaded.plan) for _, loaded in handle.plans.items()]
+            c = ct.contract("ik,kj->ij", a, b, c=results[0], beta=2, handle=handle)
+        np.testing.assert_allclose(c, 3 * results[0], rtol=1e-12)
+    assert [each.splits for each in tiles if each is not None][:1] == [TILING.splits]
+    np.testing.assert_allclose(results[0], wide(a) @ wide(b), rtol=1e-13)
+    assert all(np.array_equal(results[0], each) for each in results[1:])
+
+
+def test_the_number_of_threads_changes_no_bit() -> None:
+    rng = seeded("threads")
+    works = [drawn(rng, ("float32", "float32", "float32")) for _ in range(12)]
+    results = []
+    for threads in (1, 4):
+        with replace(ENGINES[0], threads=threads).handle() as handle:
+            results.append([ct.contract(x.text, x.a, x.b, handle=handle) for x in works])
+    for one, two in zip(*results, strict=True):
+        assert np.array_equal(one, two)
+
+
+def test_nothing_outside_of_d_is_written(handle: ct.Handle) -> None:
+    """A result in the middle of larger memory: what lies around keeps its value."""
+    rng = seeded("around")
+    a, b = rng.random((37, 29)), rng.random((29, 23))
+    for axis in (0, 1):
+        memory = np.full((2 * 37 + 3, 23 + 4) if axis else (37 + 4, 2 * 23 + 3), 7.5)
+        out = memory[1 : 1 + 2 * 37 : 2, 2:-2] if axis else memory[2:-2, 1 : 1 + 2 * 23 : 2]
+        ct.contract("ik,kj->ij", a, b, out=out, handle=handle)
+        np.testing.assert_allclose(out, a @ b)
+        out[...] = 7.5
+        assert np.all(memory == 7.5)
+
+
+def test_values_that_are_not_finite_stay_in_their_rows(handle: ct.Handle) -> None:
+    a, b = np.ones((33, 30)), np.ones((30, 26))
+    a[5, 7], b[3, 11] = np.nan, np.inf
+    found = ct.contract("ik,kj->ij", a, b, handle=handle)
+    expected = a @ b
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(expected))
+
+
+# --- planning ---------------------------------------------------------------------------------
+
+
+def test_boxes_keep_to_the_caches_and_cover_the_loops() -> None:
+    rng = seeded("boxes")
+    for _ in range(60):
+        work = drawn(rng, ("float64", "float64", "float64"))
+        step = next(iter(plan_of(work.text, work, WHOLE).steps), None)
+        if not isinstance(step, Gett) or step.tiles is None:
+            continue
+        tiles = step.tiles
+        places = {kind: 1 for kind in Kind}
+        for loop, block in zip(step.loops, tiles.blocks, strict=True):
+            assert 1 <= block <= loop.extent
+            places[loop.kind] *= block
+        assert places[Kind.BATCH] == 1
+        assert sorted((*tiles.m, *tiles.n, *tiles.k)) == [
+            at for at, loop in enumerate(step.loops) if loop.kind is not Kind.BATCH
+        ]
+        fastest = min((abs(loop.d) for loop in step.loops if loop.d), default=0)
+        rows = [abs(step.loops[at].d) for at in tiles.m]
+        assert rows == sorted(rows)
+        assert (
+            not rows
+            or rows[0] == fastest
+            or fastest not in (abs(step.loops[at].d) for at in tiles.n)
+        )
+
+
+def plan_of(text: str, work: Drawn, machine: Cpu) -> Plan:
+    terms, output = text.split("->")
+    first, second = terms.split(",")
+    operands = [
+        ct.Operand(ct.TensorDescriptor(x.shape, None, x.dtype.name), tuple(term))
+        for x, term in ((work.a, first), (work.b, second), (work.out, output))
+    ]
+    operation = ct.Contraction(tuple(operands[:2]), operands[2])
+    return make_plan(operation, ct.PlanPreference(), machine)
