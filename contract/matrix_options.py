@@ -128,9 +128,10 @@ def transposed(
     factors = blas.factors(problem)
     if factors is None:
         return
+    runs = [loop.modes for loop in loops]  # which copies keep
     for orders in matrix_orders(loops):
         packing = permuted(problem, orders, _no_matrices(problem, orders, factors), factors)
-        table = loop_table(packing.inner)
+        table = loop_table(packing.inner, runs)
         batch = tuple(loop for loop in table if loop.kind is Kind.BATCH)
         rest = tuple(loop for loop in table if loop.kind is not Kind.BATCH)
         yield Transposed(

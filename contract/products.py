@@ -4,8 +4,9 @@ The modules that find ways to run a product (candidates, matrix_options, panel_o
 these tables; everything here is arithmetic on plain integers.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from math import prod
 from operator import attrgetter
 from typing import TypeVar, assert_never
@@ -79,8 +80,9 @@ class Term:
         return self.strides[self.modes.index(mode)] if mode in self.modes else 0
 
     def view(self, modes: Iterable[int]) -> View:
-        """The term seen through dimensions ``modes``."""
-        return View(self.slot, tuple(map(self.stride, modes)))
+        """The term seen through dimensions ``modes``, of stride 0 where it has not the mode."""
+        strides = self.by_mode
+        return View(self.slot, tuple(strides.get(mode, 0) for mode in modes))
 
     def source(self, modes: Iterable[int], scalar: Scalar | None = None) -> Source:
         """The same with the term's operator, scaled where a scalar is given."""
@@ -89,7 +91,14 @@ class Term:
     @property
     def fastest_first(self) -> tuple[int, ...]:
         """The modes by increasing absolute stride."""
-        return tuple(sorted(self.modes, key=lambda mode: abs(self.stride(mode))))
+        steps = map(abs, self.strides)
+        ordered = sorted(zip(steps, count(), self.modes, strict=False))
+        return tuple(mode for _, _, mode in ordered)
+
+    @property
+    def by_mode(self) -> dict[int, int]:
+        """The stride of each mode."""
+        return dict(zip(self.modes, self.strides, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +158,7 @@ class Names:
         """The step on the slots and modes themselves."""
         match step:
             case Gemm() | Gett():
-                loops = tuple(replace(x, modes=self._modes(x.modes)) for x in step.loops)
+                loops = tuple(map(self._loop, step.loops))
                 c = None if step.c is None else self.slot(step.c)
                 a, b, d = self.slot(step.a), self.slot(step.b), self.slot(step.d)
                 return replace(step, a=a, b=b, d=d, c=c, loops=loops)
@@ -166,8 +175,12 @@ class Names:
     def _pass(self, step: PassStep) -> PassStep:
         return replace(step, target=self._view(step.target), modes=self._modes(step.modes))
 
+    def _loop(self, loop: Loop) -> Loop:
+        strides = loop.a, loop.b, loop.d, loop.c
+        return Loop(loop.kind, loop.extent, *strides, self._modes(loop.modes))
+
     def _source(self, source: Source) -> Source:
-        return replace(source, view=self._view(source.view))
+        return Source(self._view(source.view), source.operator, source.scalar)
 
     def _view(self, view: View) -> View:
         return View(self.slot(view.slot), view.strides)
@@ -180,48 +193,83 @@ def numbered(problem: ProductProblem) -> tuple[ProductProblem, Names]:
     """The problem with slots and modes numbered as they appear: alike for like products."""
     terms = [problem.a, problem.b, problem.d, *([] if problem.c is None else [problem.c])]
     modes: dict[int, int] = {}
-    plain = [
-        replace(term, slot=at, modes=tuple(modes.setdefault(x, len(modes)) for x in term.modes))
-        for at, term in enumerate(terms)
-    ]
-    a, b, d, c = (*plain, None)[:4]
+    for term in terms:
+        for mode in term.modes:
+            modes.setdefault(mode, len(modes))
+    a, b, d, c = (*(_plain(term, at, modes) for at, term in enumerate(terms)), None)[:4]
     assert a is not None
     assert b is not None
     assert d is not None
     extents = tuple(problem.extents[mode] for mode in modes)
     names = Names(tuple(term.slot for term in terms), tuple(modes), problem.next_slot)
-    like = replace(problem, a=a, b=b, d=d, c=c, extents=extents, next_slot=len(terms))
-    return like, names
+    like = (a, b, d, c, extents, problem.dtype, problem.scaled, len(terms), problem.compute)
+    return ProductProblem(*like), names
 
 
-def loop_table(problem: ProductProblem) -> tuple[Loop, ...]:
-    """One loop for each mode of a product, modes contiguous in every operand fused."""
-    a, b, d = problem.a, problem.b, problem.d
-    modes = dict.fromkeys((*d.modes, *a.modes, *b.modes))
-    return fused(
+def _plain(term: Term, slot: int, numbers: Mapping[int, int]) -> Term:
+    modes = tuple(numbers[mode] for mode in term.modes)
+    return Term(slot, modes, term.strides, term.dtype, term.operator, term.alignment)
+
+
+# --- the table of loops -----------------------------------------------------------------------
+
+
+def loop_table(
+    problem: ProductProblem, runs: Iterable[tuple[int, ...]] | None = None
+) -> tuple[Loop, ...]:
+    """One loop for each mode of a product, modes contiguous in every operand fused.
+
+    ``runs`` are modes, fastest first, that are known to be contiguous; None: each is by itself.
+    """
+    a, b, d = problem.a.by_mode, problem.b.by_mode, problem.d.by_mode
+    c = {} if problem.c is None else problem.c.by_mode
+    runs = [(mode,) for mode in dict.fromkeys((*d, *a, *b))] if runs is None else runs
+    return _fused(
         Loop(
-            _kind(mode in a.modes, mode in b.modes, mode in d.modes),
-            problem.extents[mode],
-            a.stride(mode),
-            b.stride(mode),
-            d.stride(mode),
-            problem.c.stride(mode) if problem.c else 0,
-            (mode,),
+            _KINDS.get((first in a, first in b, first in d), Kind.K),
+            prod([problem.extents[mode] for mode in modes]),
+            a.get(first, 0),
+            b.get(first, 0),
+            d.get(first, 0),
+            c.get(first, 0),
+            modes,
         )
-        for mode in modes
+        for modes in runs
+        for first in modes[:1]
     )
 
 
-def _kind(in_a: bool, in_b: bool, in_d: bool) -> Kind:
-    """A mode of one operand alone is of kind k too: the other has stride 0 there."""
-    match (in_a, in_b, in_d):
-        case (True, True, True):
-            return Kind.BATCH
-        case (True, False, True):
-            return Kind.M
-        case (False, True, True):
-            return Kind.N
-    return Kind.K
+# By whether A, B and D have the mode. One of a single operand is of kind k too: the other has
+# stride 0 there.
+_KINDS = {
+    (True, True, True): Kind.BATCH,
+    (True, False, True): Kind.M,
+    (False, True, True): Kind.N,
+}
+
+
+def _fused(loops: Iterable[Loop]) -> tuple[Loop, ...]:
+    """The same iteration space with every fusable pair of loops made one.
+
+    Where a loop continues another its strides are the longer ones, so it has its own
+    continuation by the time the other looks for it.
+    """
+    found: dict[tuple[int, ...], list[Loop]] = {}
+    for inner in sorted(loops, key=_reach, reverse=True):
+        n = inner.extent
+        alike = found.get((inner.a * n, inner.b * n, inner.d * n, inner.c * n), [])
+        outer = next((each for each in alike if each.kind is inner.kind), None)
+        strides = inner.a, inner.b, inner.d, inner.c
+        if outer is not None:
+            alike.remove(outer)
+            inner = Loop(inner.kind, n * outer.extent, *strides, inner.modes + outer.modes)
+        found.setdefault(strides, []).append(inner)
+    done = (loop for each in found.values() for loop in each)
+    return tuple(sorted(done, key=lambda loop: (loop.kind.value, abs(loop.d), abs(loop.a))))
+
+
+def _reach(loop: Loop) -> int:
+    return abs(loop.a) + abs(loop.b) + abs(loop.d) + abs(loop.c)
 
 
 def has_lone_sum(loops: Iterable[Loop]) -> bool:
