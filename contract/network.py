@@ -6,8 +6,7 @@ tree of pairs.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from math import inf, prod
 
@@ -117,17 +116,17 @@ def _wiring(pair: Pair, one: tuple[int, Order], other: tuple[int, Order]) -> tup
 # --- mode orders --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Layout:
     """A tensor in memory: its modes, fastest first; after those in ``gaps`` memory is left out."""
 
     order: Order
     gaps: Modes = frozenset()
+    after: Mapping[int, int] = field(init=False, compare=False)  # continues where a mode ends
 
-    @cached_property
-    def after(self) -> Mapping[int, int]:
-        """The mode that continues where a mode ends."""
-        return {x: y for x, y in pairwise(self.order) if x not in self.gaps}
+    def __post_init__(self) -> None:
+        joined = {x: y for x, y in pairwise(self.order) if x not in self.gaps}
+        object.__setattr__(self, "after", joined)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,9 +273,9 @@ class _Costs:
         self.k, self.batch = (in_a & in_b) - pair.modes, in_a & in_b & pair.modes
         self.size_k = self._size(self.k)
         self.free_m, self.free_n = self._free(self.m, self.n), self._free(self.n, self.m)
-        self.weights = tuple(CALL + self._size(modes) for modes in (in_a, in_b, pair.modes))
+        self.copies = tuple(CALL + self._size(modes) for modes in (in_a, in_b, pair.modes))
         self.factors = [
-            (a, b, one.cost + two.cost, self._summed_alike(one.layout, two.layout))
+            (a, b, one.cost + two.cost, *self._regardless(one.layout, two.layout))
             for (a, one), (b, two) in product(enumerate(left), enumerate(right))
         ]
 
@@ -290,26 +289,28 @@ class _Costs:
     # --- what a layout takes ------------------------------------------------------------------
 
     def cheapest(self, d: Layout) -> _Candidate:
-        """The result as ``d``, from the factors in those of their layouts that make it cheapest."""
+        """The result as ``d``, from the factors in those of their layouts that make it cheapest.
+
+        Where layouts disagree operands are copied, or products are small; the copy of an operand
+        settles what it has with both others.
+        """
+        copy_a, copy_b, _ = self.copies
         of_m = [self._apart(each.layout, d, self.free_m) for each in self.left]
         of_n = [self._apart(each.layout, d, self.free_n) for each in self.right]
-        best = _Candidate(d, inf)
-        for a, b, cost, alike in self.factors:
-            if cost < best.cost:
-                cost += self._copied(alike, of_m[a], of_n[b])
-                if cost < best.cost:
-                    best = _Candidate(d, cost, a, b)
-        return best
+        least, best = inf, (0, 0)
+        for a, b, cost, alike, copied in self.factors:
+            if cost < least:
+                m, n = of_m[a], of_n[b]
+                cost += min(alike + m + n, copy_a + n, copy_b + m, copied)
+                if cost < least:
+                    least, best = cost, (a, b)
+        return _Candidate(d, least, *best)
 
-    def _copied(self, alike: float, of_m: float, of_n: float) -> float:
-        """The least that is copied, or lost to small products, where layouts disagree.
-
-        A copy of an operand settles what it has with both others.
-        """
-        if alike == of_m == of_n == 0:
-            return 0.0
-        a, b, d = self.weights
-        return min(alike + of_m + of_n, a + of_n, b + of_m, d + alike, a + b, a + d, b + d)
+    def _regardless(self, one: Layout, two: Layout) -> tuple[float, float]:
+        """What two factors take whatever the result is like: read together, and copied with it."""
+        a, b, d = self.copies
+        alike = self._summed_alike(one, two)
+        return alike, min(d + alike, a + b, a + d, b + d)
 
     def _summed_alike(self, a: Layout, b: Layout) -> float:
         """0 where the summed modes are one loop for both factors and each is a matrix."""
@@ -331,21 +332,23 @@ class _Costs:
         if not self.k:
             own, other = set(factor.order), set(d.order)
             alike = _only(factor.order, other) == _only(d.order, own)
-            return 0.0 if alike else self.weights[2] / 2
-        if d.order[0] in self.batch:
+            return 0.0 if alike else self.copies[2] / 2
+        first, start = factor.order[0], d.order[0]
+        if start in self.batch or (start in modes and first in modes and start != first):
             return inf
-        first = {x.order[0] for x in (factor, d) if x.order[0] in modes}
-        if len(first) == 2:
-            return inf
-        start = first.pop() if first else next(mode for mode in d.order if mode in modes)
+        if first in modes:
+            start = first
+        elif start not in modes:
+            start = next(mode for mode in d.order if mode in modes)
         return (free.size / self._run(factor, d, start, modes) - 1) * free.again
 
     def _run(self, one: Layout, other: Layout, start: int, members: Modes) -> int:
         """The extent of the loop that begins at ``start`` in both layouts."""
-        size, at = self.extents[start], one.after.get(start)
-        while at is not None and at in members and other.after.get(start) == at:
-            size *= self.extents[at]
-            start, at = at, one.after.get(at)
+        extents, after, as_well = self.extents, one.after, other.after
+        size, at = extents[start], after.get(start)
+        while at is not None and at in members and as_well.get(start) == at:
+            size *= extents[at]
+            start, at = at, after.get(at)
         return size
 
     # --- which layouts are worth trying -----------------------------------------------------------
