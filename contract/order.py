@@ -5,11 +5,16 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
+from math import prod
 from typing import Any
 
+from contract.effort import is_slight
 from contract.errors import InvalidValueError
 
 __all__ = ["Pair", "Path", "contraction_path", "is_path_name", "pairwise"]
+
+TRIED_AT_ONCE = 4  # operands; "auto" tries all orders of so many in less time than greedily one
+MOST_SEARCHED = 14  # operands; of more "auto" is the greedy path
 
 Modes = frozenset[int]
 Path = tuple[tuple[int, ...], ...]
@@ -31,11 +36,15 @@ def pairwise(
     inputs: Sequence[Modes], output: Modes, extents: Sequence[int], path: Hashable | Any
 ) -> tuple[Pair, ...]:
     """N-1 pairs that contract ``inputs`` to ``output``; ``path`` as opt_einsum's ``optimize``."""
+    return _pairs(inputs, output, contraction_path(inputs, output, extents, path))
+
+
+def _pairs(inputs: Sequence[Modes], output: Modes, path: Path) -> tuple[Pair, ...]:
     alive = list(range(len(inputs)))
     modes = list(inputs)
     holders = Counter(chain(output, *inputs))  # of each mode, the output included
     pairs: list[Pair] = []
-    for group in contraction_path(inputs, output, extents, path):
+    for group in path:
         taken = [alive[position] for position in group]
         alive = [each for position, each in enumerate(alive) if position not in group]
         result = taken[0]
@@ -66,7 +75,11 @@ def contraction_path(
     _require_path(path)
     if len(inputs) <= 2 or path is False:
         return (tuple(range(len(inputs))),)
-    return _optimized(inputs, output, extents, path)
+    if path is True or path == "auto":
+        return _searched(inputs, output, extents)
+    if isinstance(path, str):
+        return _named(path, inputs, output, extents)
+    return _by_function(path, inputs, output, extents)
 
 
 def is_path_name(name: str) -> bool:
@@ -80,19 +93,42 @@ def is_path_name(name: str) -> bool:
     return True
 
 
-def _optimized(inputs: Sequence[Modes], output: Modes, extents: Sequence[int], path: Any) -> Path:
-    """What the optimizer finds; those of opt_einsum are told numbers, all others characters."""
+def _searched(inputs: Sequence[Modes], output: Modes, extents: Sequence[int]) -> Path:
+    """The path of "auto"; the greedy one where the search costs more than it could save."""
+    if not TRIED_AT_ONCE < len(inputs) <= MOST_SEARCHED:
+        return _named("auto", inputs, output, extents)
+    greedy = _named("greedy", inputs, output, extents)
+    work = _work(inputs, _pairs(inputs, output, greedy), extents)
+    if is_slight(work, len(inputs) - 1):
+        return greedy
+    return _named("auto", inputs, output, extents)
+
+
+def _named(name: str, inputs: Sequence[Modes], output: Modes, extents: Sequence[int]) -> Path:
+    """What the optimizer of this name finds; it takes numbers for modes."""
     import opt_einsum
 
-    if isinstance(path, (str, bool)):
-        find = opt_einsum.paths.get_path_fn("auto" if path is True else path)
-        found = find(list(inputs), output, dict(enumerate(extents)), None)
-    else:
-        names = [opt_einsum.get_symbol(mode) for mode in range(len(extents))]
-        terms = [frozenset(names[mode] for mode in modes) for modes in inputs]
-        kept = frozenset(names[mode] for mode in output)
-        found = path(terms, kept, dict(zip(names, extents, strict=True)), None)
+    find = opt_einsum.paths.get_path_fn(name)
+    found = find(list(inputs), output, dict(enumerate(extents)), None)
     return tuple(tuple(group) for group in found)
+
+
+def _by_function(find: Any, inputs: Sequence[Modes], output: Modes, extents: Sequence[int]) -> Path:
+    """What a caller's optimizer finds; modes are characters to it."""
+    import opt_einsum
+
+    names = [opt_einsum.get_symbol(mode) for mode in range(len(extents))]
+    terms = [frozenset(names[mode] for mode in modes) for modes in inputs]
+    kept = frozenset(names[mode] for mode in output)
+    found = find(terms, kept, dict(zip(names, extents, strict=True)), None)
+    return tuple(tuple(group) for group in found)
+
+
+def _work(inputs: Sequence[Modes], pairs: Sequence[Pair], extents: Sequence[int]) -> int:
+    """Multiplications of all pairs."""
+    modes = [*inputs, *(pair.modes for pair in pairs)]
+    touched = (modes[pair.left] | modes[pair.right] for pair in pairs)
+    return sum(prod([extents[mode] for mode in each]) for each in touched)
 
 
 def _require_path(path: Any) -> None:
