@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from math import inf, prod
 
-from contract.order import Pair
+from contract.order import Pair, is_slight
 
 __all__ = ["Layout", "Twin", "mode_orders", "scheduled", "twins"]
 
@@ -24,6 +24,7 @@ CALL = 1000
 PRODUCT = 300
 REPACKING = 4
 KEPT_ORDERS = 5  # of an intermediate; those that are read alike count once
+KEPT_SLIGHT = 2  # in a network of which calls take more time than arithmetic
 
 
 # --- the order of products --------------------------------------------------------------------
@@ -167,6 +168,8 @@ def mode_orders(
     count = len(leaves)
     readers = _readers(leaves, pairs)
     death = _deaths(pairs, count, target)
+    slight = is_slight([frozenset(leaf.order) for leaf in leaves], pairs, extents)
+    kept = KEPT_SLIGHT if slight else KEPT_ORDERS
     found = [[_Candidate(layout)] for layout in leaves]
     for node, pair in enumerate(pairs, count):
         if node in same:
@@ -176,8 +179,8 @@ def mode_orders(
         if target is not None and node == count + len(pairs) - 1:
             orders = [target]
         else:
-            orders = [Layout(order) for order in costs.orders(readers[node], death)]
-        found.append(_pruned((costs.cheapest(each) for each in orders), readers[node]))
+            orders = [Layout(order) for order in costs.orders(readers[node], death, slight)]
+        found.append(_pruned(map(costs.cheapest, orders), readers[node], kept))
     return _chosen(found, pairs, count, same)
 
 
@@ -210,8 +213,8 @@ def _deaths(pairs: Sequence[Pair], count: int, target: Layout | None) -> Mapping
     return ranks | {mode: len(pairs) + at for at, mode in enumerate(reversed(last))}
 
 
-def _pruned(candidates: Iterable[_Candidate], reader: _Reader) -> list[_Candidate]:
-    """The cheapest of those that the next product reads alike, and of these the cheapest few."""
+def _pruned(candidates: Iterable[_Candidate], reader: _Reader, kept: int) -> list[_Candidate]:
+    """The cheapest of those that the next product reads alike, and of these ``kept``."""
     best: dict[Hashable, _Candidate] = {}
     for each in candidates:
         order = each.layout.order
@@ -220,7 +223,7 @@ def _pruned(candidates: Iterable[_Candidate], reader: _Reader) -> list[_Candidat
         look = (summed, fused, order[:1] and order[0] in reader.kept)
         if look not in best or each.cost < best[look].cost:
             best[look] = each
-    return sorted(best.values(), key=lambda each: each.cost)[:KEPT_ORDERS]
+    return sorted(best.values(), key=lambda each: each.cost)[:kept]
 
 
 def _chosen(
@@ -353,21 +356,20 @@ class _Costs:
 
     # --- which layouts are worth trying -----------------------------------------------------------
 
-    def orders(self, reader: _Reader, death: Mapping[int, int]) -> dict[Order, None]:
-        """Orders that are cheap to write, cheap to read, or both."""
+    def orders(self, reader: _Reader, death: Mapping[int, int], few: bool) -> dict[Order, None]:
+        """Orders that are cheap to write, cheap to read, or both; a ``few`` of them do as well."""
         found: dict[Order, None] = {}
         for a, b in product(self.left[:2], self.right[:2]):
             self._in_place(a.layout, b.layout, found)
-            found |= dict.fromkeys(
-                self._arranged(_only(a.layout.order, self.m), _only(b.layout.order, self.n), reader)
-            )
+            if not few:
+                found |= dict.fromkeys(self._arranged(a.layout.order, b.layout.order, reader))
         late = sorted((*self.m, *self.n), key=lambda mode: (-death[mode], mode))
-        found |= dict.fromkeys(self._arranged(_only(late, self.m), _only(late, self.n), reader))
-        if reader.partner is not None:
+        found |= dict.fromkeys(self._arranged(late, late, reader))
+        if reader.partner is not None and not few:
             like = _only(reader.partner.order, reader.summed)
             rest = [mode for mode in late if mode not in reader.summed]
             near = (*rest, *like)
-            found |= dict.fromkeys(self._arranged(_only(near, self.m), _only(near, self.n), reader))
+            found |= dict.fromkeys(self._arranged(near, near, reader))
         batch = tuple(sorted(self.batch, key=lambda mode: (-death[mode], mode)))
         return dict.fromkeys((*order, *batch) for order in found)
 
@@ -382,8 +384,9 @@ class _Costs:
                 after = tuple(x for x in rest if x not in self.batch and x not in self.k)
                 found[(*before, *free, *after)] = None
 
-    def _arranged(self, m: Order, n: Order, reader: _Reader) -> Iterator[Order]:
-        """Both groups in a row; what the reader sums together, and at an end."""
+    def _arranged(self, a: Iterable[int], b: Iterable[int], reader: _Reader) -> Iterator[Order]:
+        """The free modes in these orders, both groups in a row; what the reader sums at an end."""
+        m, n = _only(a, self.m), _only(b, self.n)
         if not self.k and m and n and self.extents[n[0]] > self.extents[m[0]]:
             m, n = n, m  # element by element, long rows are quicker
         yield (*m, *n)

@@ -8,11 +8,11 @@ from itertools import chain
 from math import prod
 from typing import Any
 
-from contract.effort import is_slight
 from contract.errors import InvalidValueError
 
-__all__ = ["Pair", "Path", "contraction_path", "is_path_name", "pairwise"]
+__all__ = ["Pair", "Path", "contraction_path", "is_path_name", "is_slight", "pairwise"]
 
+CALL_WORK = 1 << 13  # multiply-adds that take as long as calling a step: some microseconds
 TRIED_AT_ONCE = 4  # operands; "auto" tries all orders of so many in less time than greedily one
 MOST_SEARCHED = 14  # operands; of more "auto" is the greedy path
 
@@ -66,6 +66,24 @@ def _left_over(one: Modes, other: Modes, holders: Counter[int]) -> Modes:
     return kept
 
 
+# --- what looking for a better plan is worth ------------------------------------------------------
+
+
+def is_slight(inputs: Sequence[Modes], pairs: Sequence[Pair], extents: Sequence[int]) -> bool:
+    """Whether all products of a network take less time than calling them.
+
+    Every plan has as many products: what a better one saves is arithmetic and copies. Here that
+    is next to nothing, while to look for it takes milliseconds, once for every shape.
+    """
+    modes = [*inputs, *(pair.modes for pair in pairs)]
+    products = (modes[pair.left] | modes[pair.right] for pair in pairs)
+    work = sum(prod([extents[mode] for mode in each]) for each in products)
+    return work <= len(pairs) * CALL_WORK
+
+
+# --- paths ----------------------------------------------------------------------------------------
+
+
 def contraction_path(
     inputs: Sequence[Modes], output: Modes, extents: Sequence[int], path: Hashable | Any
 ) -> Path:
@@ -98,10 +116,8 @@ def _searched(inputs: Sequence[Modes], output: Modes, extents: Sequence[int]) ->
     if not TRIED_AT_ONCE < len(inputs) <= MOST_SEARCHED:
         return _named("auto", inputs, output, extents)
     greedy = _named("greedy", inputs, output, extents)
-    work = _work(inputs, _pairs(inputs, output, greedy), extents)
-    if is_slight(work, len(inputs) - 1):
-        return greedy
-    return _named("auto", inputs, output, extents)
+    slight = is_slight(inputs, _pairs(inputs, output, greedy), extents)
+    return greedy if slight else _named("auto", inputs, output, extents)
 
 
 def _named(name: str, inputs: Sequence[Modes], output: Modes, extents: Sequence[int]) -> Path:
@@ -122,13 +138,6 @@ def _by_function(find: Any, inputs: Sequence[Modes], output: Modes, extents: Seq
     kept = frozenset(names[mode] for mode in output)
     found = find(terms, kept, dict(zip(names, extents, strict=True)), None)
     return tuple(tuple(group) for group in found)
-
-
-def _work(inputs: Sequence[Modes], pairs: Sequence[Pair], extents: Sequence[int]) -> int:
-    """Multiplications of all pairs."""
-    modes = [*inputs, *(pair.modes for pair in pairs)]
-    touched = (modes[pair.left] | modes[pair.right] for pair in pairs)
-    return sum(prod([extents[mode] for mode in each]) for each in touched)
 
 
 def _require_path(path: Any) -> None:
