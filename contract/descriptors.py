@@ -57,7 +57,7 @@ class TensorDescriptor:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "extents", _integers("extents", self.extents))
-        if any(extent < 0 for extent in self.extents):
+        if self.extents and min(self.extents) < 0:
             raise InvalidValueError(f"Extents must not be negative: they are {self.extents}.")
         object.__setattr__(self, "alignment", _alignment(self.alignment, self.dtype))
         strides = packed_strides(self.extents) if self.strides is None else self.strides
@@ -98,7 +98,7 @@ class TensorDescriptor:
 
 def _integers(name: str, values: Any) -> tuple[int, ...]:
     try:
-        return tuple(index(value) for value in values)
+        return tuple(map(index, values))
     except TypeError:
         raise InvalidValueError(f"{name} are integers: they are {values!r}.") from None
 

@@ -46,7 +46,7 @@ def scheduled(pairs: Sequence[Pair], count: int, size: Callable[[Modes], int]) -
     for node in _factors_first(pairs, count, lambda pair: _frugal(pair, sizes, peaks)):
         pair = pairs[node - count]
         number[node] = count + len(found)
-        found.append(replace(pair, left=number[pair.left], right=number[pair.right]))
+        found.append(Pair(number[pair.left], number[pair.right], pair.modes))
     return tuple(found)
 
 

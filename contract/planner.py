@@ -6,9 +6,9 @@ modes of extent 1 do not take part.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from itertools import pairwise as neighbours
 from math import prod
 
@@ -184,12 +184,14 @@ def _places(modes: Sequence[int], wanted: Sequence[int]) -> list[int]:
 
 def _without_broadcasts(terms: list[Term]) -> list[Term]:
     """Drop a mode of stride 0 from a term while another term still has the mode."""
-    holders = Counter(mode for term in terms for mode in term.modes)
+    holders = Counter(chain.from_iterable(term.modes for term in terms))
     result = []
     for term in terms:
-        kept = tuple(m for m in term.modes if term.stride(m) or holders[m] == 1)
-        holders.subtract(set(term.modes) - set(kept))
-        result.append(replace(term, modes=kept, strides=tuple(map(term.stride, kept))))
+        if 0 in term.strides:
+            strides = {m: s for m, s in term.by_mode.items() if s or holders[m] == 1}
+            holders.subtract(set(term.modes) - strides.keys())
+            term = replace(term, modes=tuple(strides), strides=tuple(strides.values()))
+        result.append(term)
     return result
 
 
@@ -237,8 +239,8 @@ class _Builder:
             case Reduction():
                 self._reduction(operation, terms[0])
             case Contraction():
-                slots = operation.same or range(self.count)
-                terms = [replace(each, slot=at) for each, at in zip(terms, slots, strict=True)]
+                slots = operation.same or tuple(range(self.count))
+                terms = [_in_slot(each, at) for each, at in zip(terms, slots, strict=True)]
                 self._contraction(terms, set(self.target.modes))
 
     def finish(self) -> Plan:
@@ -384,7 +386,7 @@ class _Builder:
         """The products to share; under a limit none, for what is shared is kept longer."""
         if self.preference.temporary_limit is not None:
             return {}
-        return twins(pairs, [(replace(term, modes=()), term.modes) for term in terms])
+        return twins(pairs, [(_apart_from_modes(term), term.modes) for term in terms])
 
     def _mode_orders(
         self,
@@ -398,12 +400,12 @@ class _Builder:
 
     def _layout(self, term: Term) -> Layout:
         """The order of a term's modes, and where it is not contiguous."""
-        order = term.fastest_first
-        contiguous = (
-            term.stride(slow) == term.stride(fast) * self.extents[fast]
+        order, strides, extents = term.fastest_first, term.by_mode, self.extents
+        gaps = (
+            fast
             for fast, slow in neighbours(order)
+            if strides[slow] != strides[fast] * extents[fast]
         )
-        gaps = (fast for fast, joined in zip(order, contiguous, strict=False) if not joined)
         return Layout(order, frozenset(gaps))
 
     def _is_free(self, target: Term) -> bool:
@@ -449,10 +451,11 @@ class _Builder:
         return result
 
     def _reduce_lone_modes(self, terms: list[Term], needed: set[int]) -> list[Term]:
-        holders = Counter(mode for term in terms for mode in term.modes)
+        holders = Counter(chain.from_iterable(term.modes for term in terms))
+        lone = {mode for mode, count in holders.items() if count == 1} - needed
         result = list(terms)
         for index, term in enumerate(terms):
-            kept = tuple(m for m in term.fastest_first if holders[m] > 1 or m in needed)
+            kept = tuple(mode for mode in term.fastest_first if mode not in lone)
             if len(kept) < len(term.modes) and self._fits(kept):
                 reduced = self._temporary(kept, self.accumulator)
                 self._single(term, reduced, None, scaled=False)
@@ -565,6 +568,15 @@ class _Builder:
         self.steps.append(step)
         only = Candidate(Algo.ONE_PASS, seconds, reason, chosen=True)
         self.considered.append(Decision(1, (only,)))
+
+
+def _in_slot(term: Term, slot: int) -> Term:
+    return term if term.slot == slot else replace(term, slot=slot)
+
+
+def _apart_from_modes(term: Term) -> Hashable:
+    """What two terms that hold the same elements have in common."""
+    return term.slot, term.strides, term.dtype, term.operator
 
 
 def _renamed(term: Term, twin: Twin) -> Term:
