@@ -59,11 +59,9 @@ def _pairs(inputs: Sequence[Modes], output: Modes, path: Path) -> tuple[Pair, ..
 
 def _left_over(one: Modes, other: Modes, holders: Counter[int]) -> Modes:
     """The modes of a product that are needed still; it takes its factors' place as a holder."""
-    holders.subtract(one)
-    holders.subtract(other)
-    kept = frozenset(mode for mode in one | other if holders[mode])
-    holders.update(kept)
-    return kept
+    for mode in one & other:
+        holders[mode] -= 1
+    return frozenset(mode for mode in one | other if holders[mode] > 1)
 
 
 # --- what looking for a better plan is worth ------------------------------------------------------

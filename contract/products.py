@@ -4,12 +4,12 @@ The modules that find ways to run a product (candidates, matrix_options, panel_o
 these tables; everything here is arithmetic on plain integers.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 from math import prod
 from operator import attrgetter
-from typing import TypeVar, assert_never
+from typing import NamedTuple, TypeVar, assert_never
 
 from contract.compute import ComputeType, item_size
 from contract.descriptors import Algo, TensorDescriptor
@@ -223,20 +223,20 @@ def loop_table(
     """
     a, b, d = problem.a.by_mode, problem.b.by_mode, problem.d.by_mode
     c = {} if problem.c is None else problem.c.by_mode
-    runs = [(mode,) for mode in dict.fromkeys((*d, *a, *b))] if runs is None else runs
-    return _fused(
-        Loop(
+    runs = [(mode,) for mode in {**d, **a, **b}] if runs is None else runs
+    rows = [
+        _Row(
+            (a.get(first, 0), b.get(first, 0), d.get(first, 0), c.get(first, 0)),
             _KINDS.get((first in a, first in b, first in d), Kind.K),
             prod([problem.extents[mode] for mode in modes]),
-            a.get(first, 0),
-            b.get(first, 0),
-            d.get(first, 0),
-            c.get(first, 0),
             modes,
         )
         for modes in runs
         for first in modes[:1]
-    )
+    ]
+    table = [Loop(row.kind, row.extent, *row.strides, row.modes) for row in _fused(rows)]
+    table.sort(key=lambda loop: (loop.kind.value, abs(loop.d), abs(loop.a)))
+    return tuple(table)
 
 
 # By whether A, B and D have the mode. One of a single operand is of kind k too: the other has
@@ -248,28 +248,35 @@ _KINDS = {
 }
 
 
-def _fused(loops: Iterable[Loop]) -> tuple[Loop, ...]:
-    """The same iteration space with every fusable pair of loops made one.
+class _Row(NamedTuple):
+    """A loop with its strides in A, B, D and C."""
 
-    Where a loop continues another its strides are the longer ones, so it has its own
+    strides: tuple[int, int, int, int]
+    kind: Kind
+    extent: int
+    modes: tuple[int, ...]
+
+
+def _fused(rows: Iterable[_Row]) -> Iterator[_Row]:
+    """The same iteration space with every fusable pair of rows made one.
+
+    Where a row continues another its strides are the longer ones, so it has its own
     continuation by the time the other looks for it.
     """
-    found: dict[tuple[int, ...], list[Loop]] = {}
-    for inner in sorted(loops, key=_reach, reverse=True):
-        n = inner.extent
-        alike = found.get((inner.a * n, inner.b * n, inner.d * n, inner.c * n), [])
-        outer = next((each for each in alike if each.kind is inner.kind), None)
-        strides = inner.a, inner.b, inner.d, inner.c
+    found: dict[tuple[int, ...], list[_Row]] = {}
+    for inner in sorted(rows, key=_reach, reverse=True):
+        strides, kind, extent, modes = inner
+        alike = found.get(tuple([extent * step for step in strides]), [])
+        outer = next((row for row in alike if row.kind is kind), None)
         if outer is not None:
             alike.remove(outer)
-            inner = Loop(inner.kind, n * outer.extent, *strides, inner.modes + outer.modes)
+            inner = _Row(strides, kind, extent * outer.extent, modes + outer.modes)
         found.setdefault(strides, []).append(inner)
-    done = (loop for each in found.values() for loop in each)
-    return tuple(sorted(done, key=lambda loop: (loop.kind.value, abs(loop.d), abs(loop.a))))
+    return chain.from_iterable(found.values())
 
 
-def _reach(loop: Loop) -> int:
-    return abs(loop.a) + abs(loop.b) + abs(loop.d) + abs(loop.c)
+def _reach(row: _Row) -> int:
+    return sum(map(abs, row.strides))
 
 
 def has_lone_sum(loops: Iterable[Loop]) -> bool:
@@ -334,13 +341,14 @@ def first_stride(loops: Sequence[Loop], stride: Stride) -> int:
 
 def run_length(loops: Sequence[Loop], stride: Stride, blocks: Sequence[int] | None = None) -> int:
     """How many elements lie in a row when the loops run over their blocks."""
-    sizes = [loop.extent for loop in loops] if blocks is None else list(blocks)
+    sizes = [loop.extent for loop in loops] if blocks is None else blocks
+    steps = [abs(stride(loop)) for loop in loops]
     run = 1
-    for loop, size in sorted(zip(loops, sizes, strict=True), key=lambda p: abs(stride(p[0]))):
-        if abs(stride(loop)) != run:
+    for step, at in sorted(zip(steps, count(), strict=False)):
+        if step != run:
             break
-        run *= size
-        if size < loop.extent:
+        run *= sizes[at]
+        if sizes[at] < loops[at].extent:
             break
     return run
 
