@@ -7,7 +7,7 @@ modes of extent 1 do not take part.
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from itertools import pairwise as neighbours
 from math import prod
@@ -52,11 +52,28 @@ from contract.workspace import Lifetime, place, rounded
 
 __all__ = ["addend_alone", "make_plan", "operation_extents", "ranked_plans"]
 
-# The options of products, by the product and by whether only the best of them matters.
-_Known = dict[tuple[ProductProblem, bool], list[Option]]
-
 # Which scalar belongs to which operand of an elementwise operation.
 _SCALARS = {2: (Scalar.ALPHA, Scalar.GAMMA), 3: (Scalar.ALPHA, Scalar.BETA, Scalar.GAMMA)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Network:
+    """Products in order, the mode orders of their results, and which repeat an earlier one."""
+
+    pairs: tuple[Pair, ...]
+    orders: tuple[tuple[int, ...], ...]
+    same: Mapping[int, Twin]
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the plans of one operation have in common, whatever their rank.
+
+    ``options`` are those of products, by the product and by whether only the best matters.
+    """
+
+    network: _Network | None = None
+    options: dict[tuple[ProductProblem, bool], list[Option]] = field(default_factory=dict)
 
 
 def make_plan(
@@ -70,14 +87,14 @@ def make_plan(
     algorithm or rank does not exist.
     """
     preference = PlanPreference() if preference is None else preference
-    return _made(operation, preference, machine, {})
+    return _made(operation, preference, machine, _Known())
 
 
 def ranked_plans(
     operation: OperationDescriptor, preference: PlanPreference, machine: Machine
 ) -> Iterator[Plan]:
     """Plans by increasing predicted time, from ``kernel_rank`` on; only that one if not 0."""
-    known: _Known = {}
+    known = _Known()
     yield _made(operation, preference, machine, known)
     for rank in count(1) if preference.kernel_rank == 0 else ():
         try:
@@ -362,19 +379,26 @@ class _Builder:
             return
         terms = [self._in_its_own_type(term) for term in _without_broadcasts(terms)]
         terms = self._reduce_lone_modes(terms, needed)
-        pairs = self._pairs(terms, needed)
-        same = self._twins(terms, pairs)
-        orders = self._mode_orders(terms, pairs, target, same)
-        for pair, order in zip(pairs[:-1], orders, strict=False):
-            twin = same.get(len(terms))
+        network = self._network(terms, needed, target)
+        for pair, order in zip(network.pairs[:-1], network.orders, strict=False):
+            twin = network.same.get(len(terms))
             if twin is None:
                 intermediate = self._packed(len(self.slots), order, self.accumulator)
                 terms.append(self._product(terms, pair, intermediate))
             else:
                 terms.append(_renamed(terms[twin.source], twin))
         if self._is_free(target):
-            target = self._packed(target.slot, orders[-1], target.dtype)
-        self._product(terms, pairs[-1], target, addend, scaled)
+            target = self._packed(target.slot, network.orders[-1], target.dtype)
+        self._product(terms, network.pairs[-1], target, addend, scaled)
+
+    def _network(self, terms: Sequence[Term], needed: set[int], target: Term) -> _Network:
+        """What is multiplied when, and in which orders; found once for plans of all ranks."""
+        if self.known.network is None:
+            pairs = self._pairs(terms, needed)
+            same = self._twins(terms, pairs)
+            orders = self._mode_orders(terms, pairs, target, same)
+            self.known.network = _Network(pairs, orders, same)
+        return self.known.network
 
     def _pairs(self, terms: Sequence[Term], needed: set[int]) -> tuple[Pair, ...]:
         """The products in an order that keeps little memory alive."""
@@ -502,12 +526,12 @@ class _Builder:
 
     def _options(self, problem: ProductProblem) -> list[Option]:
         """The ways to do a product by increasing time; networks have many products alike."""
-        brief = self._is_brief()
-        found = self.known.get((problem, brief))
+        brief, known = self._is_brief(), self.known.options
+        found = known.get((problem, brief))
         if found is None:
             found = options(problem, self.machine, brief=brief)
             found.sort(key=lambda option: option.seconds)
-            self.known[problem, brief] = found
+            known[problem, brief] = found
         return found
 
     def _is_brief(self) -> bool:
