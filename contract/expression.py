@@ -204,19 +204,19 @@ def mode_extents(
     for operand, (modes, shape) in enumerate(zip(inputs, shapes, strict=True)):
         own: dict[int, int] = {}
         for mode, extent in zip(modes, shape, strict=True):
-            label = labels[mode]
             if own.setdefault(mode, extent) != extent:
                 raise InvalidValueError(
-                    f"Extent mismatch for mode {label!r} repeated in operand {operand}: "
+                    f"Extent mismatch for mode {labels[mode]!r} repeated in operand {operand}: "
                     f"{own[mode]} and {extent}."
                 )
-            if extent != 1 and extents[mode] not in (1, extent):
+            if extent in (1, extents[mode]):
+                continue
+            if extents[mode] != 1:
                 raise InvalidValueError(
-                    f"Extent mismatch for mode {label!r}: operand {owner[mode]} has "
+                    f"Extent mismatch for mode {labels[mode]!r}: operand {owner[mode]} has "
                     f"{extents[mode]}, operand {operand} has {extent}."
                 )
-            if extent != 1:
-                extents[mode], owner[mode] = extent, operand
+            extents[mode], owner[mode] = extent, operand
     return tuple(extents)
 
 

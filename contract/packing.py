@@ -7,9 +7,8 @@ from itertools import product as combinations
 
 from contract.compute import accumulator
 from contract.descriptors import TensorDescriptor
-from contract.layout import packed_strides
 from contract.operators import BinaryOperator, Operator
-from contract.plan import Elementwise, Kind, Loop, Permute, Scalar, Step
+from contract.plan import Elementwise, Kind, Loop, Permute, Scalar, Step, View
 from contract.products import (
     STRIDE_A,
     STRIDE_B,
@@ -135,28 +134,29 @@ class _Packing:
 
     def _last(self, packed: Term) -> Step:
         """The permutation from the packed product to D, scaled and added to C."""
-        problem = self.problem
-        alpha = Scalar.ALPHA if problem.scaled else None
-        copy = self._copy(packed, problem.d, problem.dtype)
-        source = replace(copy.source, scalar=alpha)
+        problem, alpha = self.problem, Scalar.ALPHA if self.problem.scaled else None
+        copy = self._copy(packed, problem.d, problem.dtype, alpha)
         if problem.c is None:
-            return replace(copy, source=source)
-        addend = problem.c.source(copy.modes, Scalar.BETA)
+            return copy
+        sources = copy.source, problem.c.source(copy.modes, Scalar.BETA)
         add = (BinaryOperator.ADD,)
-        return Elementwise((source, addend), add, copy.target, copy.extents, copy.modes, copy.dtype)
+        return Elementwise(sources, add, copy.target, copy.extents, copy.modes, copy.dtype)
 
     def _temporary(self, loops: tuple[Loop, ...], dtype: str) -> Term:
         modes = tuple(mode for loop in loops for mode in loop.modes)
-        extents = tuple(self.problem.extents[mode] for mode in modes)
+        extents = tuple([self.problem.extents[mode] for mode in modes])
         tensor = TensorDescriptor(extents, None, dtype)
         self.temporaries.append(tensor)
         slot = self.next_slot + len(self.temporaries) - 1
-        return Term(slot, modes, packed_strides(extents), dtype)
+        return Term(slot, modes, tensor.steps, dtype)
 
-    def _copy(self, source: Term, target: Term, dtype: str) -> Permute:
+    def _copy(
+        self, source: Term, target: Term, dtype: str, scalar: Scalar | None = None
+    ) -> Permute:
         modes = target.modes
-        extents = tuple(self.problem.extents[mode] for mode in modes)
-        return Permute(source.source(modes), target.view(modes), extents, modes, dtype)
+        extents = tuple([self.problem.extents[mode] for mode in modes])
+        view = View(target.slot, target.strides)
+        return Permute(source.source(modes, scalar), view, extents, modes, dtype)
 
 
 # --- what is a matrix already -----------------------------------------------------------------

@@ -331,7 +331,7 @@ def is_matrix(rows: int, row_stride: int, columns: int, column_stride: int) -> b
 
 def extent_of(loops: Sequence[Loop]) -> int:
     """The number of index values of the loops together."""
-    return prod(loop.extent for loop in loops)
+    return prod([loop.extent for loop in loops])
 
 
 def first_stride(loops: Sequence[Loop], stride: Stride) -> int:
@@ -344,10 +344,9 @@ def run_length(loops: Sequence[Loop], stride: Stride, blocks: Sequence[int] | No
     sizes = [loop.extent for loop in loops] if blocks is None else blocks
     steps = [abs(stride(loop)) for loop in loops]
     run = 1
-    for step, at in sorted(zip(steps, count(), strict=False)):
-        if step != run:
-            break
-        run *= sizes[at]
+    while run in steps:
+        at = steps.index(run)
+        steps[at], run = 0, run * sizes[at]
         if sizes[at] < loops[at].extent:
             break
     return run

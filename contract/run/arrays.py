@@ -171,7 +171,7 @@ def is_describable(layout: Layout) -> bool:
     """Whether a descriptor can express the array: native bytes, whole elements apart."""
     _, strides, dtype, alignment = layout
     size = dtype.itemsize
-    return dtype.isnative and not alignment % size and not any(step % size for step in strides)
+    return dtype.isnative and not alignment % size and not any([step % size for step in strides])
 
 
 def require_one_kind(arrays: Arrays, named: Sequence[tuple[str, Any]]) -> None:

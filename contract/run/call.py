@@ -30,12 +30,11 @@ LARGE_BYTES = 1 << 28
 def describe(layout: Layout) -> TensorDescriptor:
     """The descriptor of an array; one that must be copied first is described as the copy."""
     shape, strides, dtype, alignment = layout
-    size = item_size(dtype.name)
+    name = dtype.name  # which NumPy puts together anew
+    size = item_size(name)
     if not is_describable(layout):
-        return TensorDescriptor(shape, None, dtype.name)
-    return TensorDescriptor(
-        shape, tuple(stride // size for stride in strides), dtype.name, alignment
-    )
+        return TensorDescriptor(shape, None, name)
+    return TensorDescriptor(shape, tuple([step // size for step in strides]), name, alignment)
 
 
 class Call:
