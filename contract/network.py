@@ -165,6 +165,8 @@ def mode_orders(
     elements that have to be copied on the way to it. What repeats an earlier result (``same``)
     lies as that does.
     """
+    if target is not None and len(pairs) == 1:
+        return (target.order,)
     count = len(leaves)
     readers = _readers(leaves, pairs)
     death = _deaths(pairs, count, target)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -35,13 +36,13 @@ SMALL_RUNS = 1 << 6
 BATCH_FLOPS = 1 << 24  # from here on a batch of products is spread over our threads,
 BATCH_PARTS = 8  # if it has that many parts; fewer have BLAS's threads, whatever the number of ours
 SUMMED_BLOCK = 1 << 13  # elements of D summed in cache before they are finished
+KINDS = (Kind.BATCH, Kind.M, Kind.N, Kind.K)
 
 
 def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
     """BLAS on views of the operands."""
-    rows = {kind: [loop for loop in step.loops if loop.kind is kind] for kind in Kind}
-    batch = rows[Kind.BATCH][::-1]  # the table has the outermost last
-    m, n, k = rows[Kind.M], rows[Kind.N], rows[Kind.K]
+    batch, m, n, k = _rows(step)
+    batch.reverse()  # the table has the outermost last
     view_a = _matrix_view(plan, step.a, batch, m, k, "a")
     view_b = _matrix_view(plan, step.b, batch, k, n, "b")
     view_d = _matrix_view(plan, step.d, batch, m, n, "d")
@@ -66,9 +67,14 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
         with blas_threads().single():
             workers.map(part, workers.split(out.shape[0], 1))
 
-    flops = 2 * step.extent(*Kind)
+    flops = 2 * prod([loop.extent for loop in step.loops])
     shared = batch and batch[0].extent >= BATCH_PARTS and flops > BATCH_FLOPS
     return Prepared(run_split if shared else run)
+
+
+def _rows(step: Product) -> list[list[Loop]]:
+    """The loops of each kind."""
+    return [[loop for loop in step.loops if loop.kind is kind] for kind in KINDS]
 
 
 def _scale(out: Array, alpha: Any) -> None:
@@ -79,7 +85,7 @@ def _scale(out: Array, alpha: Any) -> None:
 def is_small(step: Product) -> bool:
     """Whether NumPy's own loops are the quickest."""
     longest = max((loop.extent for loop in step.loops), default=1)
-    return step.extent(*Kind) <= min(SMALL_PRODUCT, SMALL_RUNS * longest)
+    return prod([loop.extent for loop in step.loops]) <= min(SMALL_PRODUCT, SMALL_RUNS * longest)
 
 
 def is_small_and_plain(plan: Plan, step: Gett) -> bool:
@@ -286,10 +292,9 @@ def plain_product(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
     """inputs -> their matrix product, if that is the whole plan and its result a packed matrix."""
     match plan.steps:
         case (Gemm(scaled=True) as step,) if len(plan.slots) == 3 and plan.inputs == 2:
-            rows = [[loop for loop in step.loops if loop.kind is kind] for kind in Kind]
+            batch, m, n, k = _rows(step)
         case _:
             return None
-    batch, m, n, k = rows
     output = plan.slots[plan.output].tensor
     if batch or not (m and n and k) or len(output.extents) != 2:
         return None
