@@ -111,11 +111,29 @@ def is_path_name(name: str) -> bool:
 
 def _searched(inputs: Sequence[Modes], output: Modes, extents: Sequence[int]) -> Path:
     """The path of "auto"; the greedy one where the search costs more than it could save."""
+    if len(inputs) == 3:
+        return _of_three(inputs, output, extents)
     if not TRIED_AT_ONCE < len(inputs) <= MOST_SEARCHED:
         return _named("auto", inputs, output, extents)
     greedy = _named("greedy", inputs, output, extents)
     slight = is_slight(inputs, _pairs(inputs, output, greedy), extents)
     return greedy if slight else _named("auto", inputs, output, extents)
+
+
+def _of_three(inputs: Sequence[Modes], output: Modes, extents: Sequence[int]) -> Path:
+    """The order of two products with the fewest operations: there are only three."""
+
+    def operations(first: tuple[int, int]) -> int:
+        a, b, c = (*(inputs[at] for at in first), inputs[3 - sum(first)])
+        between = (a | b) & (c | output)
+        return _operations(a, b, between, extents) + _operations(between, c, output, extents)
+
+    return min(((0, 1), (0, 2), (1, 2)), key=operations), (0, 1)
+
+
+def _operations(one: Modes, other: Modes, kept: Modes, extents: Sequence[int]) -> int:
+    """Multiplications, and as many additions where modes of both are summed."""
+    return prod([extents[mode] for mode in one | other]) * (1 if one & other <= kept else 2)
 
 
 def _named(name: str, inputs: Sequence[Modes], output: Modes, extents: Sequence[int]) -> Path:
