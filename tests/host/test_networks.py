@@ -10,7 +10,8 @@ import pytest
 import contract as ct
 from bench.copies import copied_bytes, path_of, plan_of, tensordot_bytes
 from bench.networks import NETWORKS
-from contract import planner
+from contract import network, planner
+from contract.heuristics import HOST
 from contract.network import Layout, mode_orders, scheduled, twins
 from contract.order import Pair
 from contract.plan import Gemm, Kind, Plan
@@ -192,6 +193,42 @@ def test_an_order_is_chosen_for_the_reader_of_the_reader() -> None:
     assert "ce" in "".join(map(chr, second))
     assert "".join(map(chr, first)) in ("acd", "cda")
     assert last == (ord("a"),)
+
+
+def test_few_orders_are_tried_where_calls_take_longer_than_arithmetic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same lattice with modes of extent 2, and of extent 24."""
+    tried: list[int] = []
+    orders = network._Costs.orders
+
+    def counted(*arguments: Any) -> dict[tuple[int, ...], None]:
+        found = orders(*arguments)
+        tried.append(len(found))
+        return found
+
+    monkeypatch.setattr(network._Costs, "orders", counted)
+    of_extent = {}
+    for extent in (2, 24):
+        tried.clear()
+        plan("abc,ade,bfg,dfhi,ceh->gi", [(0, 1), (0, 1), (0, 1), (0, 1)], extent=extent)
+        of_extent[extent] = sum(tried)
+    assert of_extent[2] < of_extent[24]
+
+
+def test_plans_of_all_ranks_have_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is sought again for the second-best plan."""
+    found: list[Any] = []
+
+    def once(*arguments: Any) -> Any:
+        found.append(mode_orders(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(planner, "mode_orders", once)
+    wanted = operation("ab,bc,cd->ad", 64)
+    plans = list(planner.ranked_plans(wanted, ct.PlanPreference(), HOST))
+    assert len(plans) > 1
+    assert len(found) == 1
 
 
 # --- what is shared, freed, and computed once -----------------------------------------------------

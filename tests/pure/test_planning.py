@@ -2,6 +2,7 @@
 
 import pickle
 
+import opt_einsum
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -150,6 +151,30 @@ def test_pairs_contract_everything(path: object) -> None:
     pairs = pairwise(inputs, frozenset((0, 3)), (5, 6, 7, 8), path)
     assert len(pairs) == 2
     assert pairs[-1].modes == {0, 3}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1)])
+def test_three_operands_are_multiplied_as_is_cheapest(order: tuple[int, int, int]) -> None:
+    """(ab bc) cd takes abc + acd = 1800 multiplications, ab (bc cd) bcd + abd = 2800."""
+    terms = [frozenset(x) for x in ((0, 1), (1, 2), (2, 3))]
+    inputs = [terms[at] for at in order]
+    first, _ = pairwise(inputs, frozenset((0, 3)), (10, 5, 4, 40), "auto")
+    assert first.modes == {0, 2}
+
+
+@pytest.mark.parametrize(("extent", "searched"), [(2, False), (16, False), (32, True)])
+def test_no_path_is_searched_for_products_as_quick_as_their_calls(
+    extent: int, searched: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ring of six: about 4 n^3 multiply-adds in 5 products, against 2^13 in each."""
+    asked = []
+    monkeypatch.setattr(
+        "opt_einsum.paths.get_path_fn",
+        lambda name, find=opt_einsum.paths.get_path_fn: asked.append(name) or find(name),
+    )
+    ring = [frozenset((at, (at + 1) % 6)) for at in range(6)]
+    assert len(pairwise(ring, frozenset(), (extent,) * 6, "auto")) == 5
+    assert asked == ["greedy", "auto"][: 1 + searched]
 
 
 def test_modes_shared_by_three_operands_survive_until_the_last() -> None:
