@@ -220,7 +220,7 @@ def _pruned(candidates: Iterable[_Candidate], reader: _Reader, kept: int) -> lis
     best: dict[Hashable, _Candidate] = {}
     for each in candidates:
         order = each.layout.order
-        summed = tuple(mode for mode in order if mode in reader.summed)
+        summed = _only(order, reader.summed)
         fused = sum(each.layout.after.get(x) == y for x, y in pairwise(summed))
         look = (summed, fused, order[:1] and order[0] in reader.kept)
         if look not in best or each.cost < best[look].cost:
@@ -285,7 +285,7 @@ class _Costs:
         ]
 
     def _size(self, modes: Iterable[int]) -> int:
-        return prod(self.extents[mode] for mode in modes)
+        return prod([self.extents[mode] for mode in modes])
 
     def _free(self, own: Modes, others: Modes) -> _Free:
         shared = self.size_k * self._size(others)
@@ -377,14 +377,12 @@ class _Costs:
 
     def _in_place(self, a: Layout, b: Layout, found: dict[Order, None]) -> None:
         """The free modes of a factor where the summed ones of the other are."""
-        for own, other, new in ((a, b, self.n), (b, a, self.m)):
-            summed = [at for at, mode in enumerate(own.order) if mode in self.k]
-            if summed:
-                free = _only(other.order, new)
-                before = tuple(x for x in own.order[: summed[0]] if x not in self.batch)
-                rest = own.order[summed[0] :]
-                after = tuple(x for x in rest if x not in self.batch and x not in self.k)
-                found[(*before, *free, *after)] = None
+        for own, other, kept, new in ((a, b, self.m, self.n), (b, a, self.n, self.m)):
+            first = next((at for at, mode in enumerate(own.order) if mode in self.k), None)
+            if first is not None:
+                before, after = own.order[:first], own.order[first:]
+                order = *_only(before, kept), *_only(other.order, new), *_only(after, kept)
+                found[order] = None
 
     def _arranged(self, a: Iterable[int], b: Iterable[int], reader: _Reader) -> Iterator[Order]:
         """The free modes in these orders, both groups in a row; what the reader sums at an end."""
@@ -409,7 +407,7 @@ class _Costs:
 
 
 def _only(order: Iterable[int], modes: Collection[int]) -> Order:
-    return tuple(mode for mode in order if mode in modes)
+    return tuple([mode for mode in order if mode in modes])
 
 
 def _split(order: Order, chosen: Modes) -> tuple[Order, Order]:
