@@ -407,8 +407,12 @@ class _Builder:
         return scheduled(pairs, len(terms), self._elements)
 
     def _twins(self, terms: Sequence[Term], pairs: Sequence[Pair]) -> dict[int, Twin]:
-        """The products to share; under a limit none, for what is shared is kept longer."""
-        if self.preference.temporary_limit is not None:
+        """The products to share, if there are operands alike.
+
+        Under a limit none, for what is shared is kept longer.
+        """
+        all_differ = len({term.slot for term in terms}) == len(terms)
+        if all_differ or self.preference.temporary_limit is not None:
             return {}
         return twins(pairs, [(_apart_from_modes(term), term.modes) for term in terms])
 
