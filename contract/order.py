@@ -12,7 +12,7 @@ from contract.errors import InvalidValueError
 
 __all__ = ["Pair", "Path", "contraction_path", "is_path_name", "is_slight", "pairwise"]
 
-CALL_WORK = 1 << 13  # multiply-adds that take as long as calling a step: some microseconds
+CALL_WORK = 1 << 12  # multiply-adds that take as long as calling a step: some microseconds
 TRIED_AT_ONCE = 4  # operands; "auto" tries all orders of so many in less time than greedily one
 MOST_SEARCHED = 14  # operands; of more "auto" is the greedy path
 

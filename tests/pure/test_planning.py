@@ -166,7 +166,7 @@ def test_three_operands_are_multiplied_as_is_cheapest(order: tuple[int, int, int
 def test_no_path_is_searched_for_products_as_quick_as_their_calls(
     extent: int, searched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A ring of six: about 4 n^3 multiply-adds in 5 products, against 2^13 in each."""
+    """A ring of six: about 4 n^3 multiply-adds in 5 products, against 2^12 in each."""
     asked = []
     monkeypatch.setattr(
         "opt_einsum.paths.get_path_fn",
