@@ -102,10 +102,13 @@ def _blocks(loops: Sequence[Loop], dtype: str, tiling: Tiling) -> tuple[int, ...
         return _Side(one, weight, grain, min((abs(one(x)) for x in loops if one(x)), default=0))
 
     a, b = sides(STRIDE_A, n, line), sides(STRIDE_B, m, line)
-    along = _grown(groups[Kind.K], (a, b), max(tiling.column_bytes // size, 1))
+    reads, writes = sides(STRIDE_A, k, line), sides(STRIDE_D, 2 * n, rows)
+    deepest = max(tiling.column_bytes // size, 1)
+    if _are_crossed(groups[Kind.M], reads, writes):
+        deepest = max(deepest // 2, 1)  # a box has room for long runs of both
+    along = _grown(groups[Kind.K], (a, b), deepest)
     step_bytes = prod(along) * size
-    near, far = tiling.box_bytes // step_bytes, tiling.far_bytes // step_bytes
-    limits = (far, near) if n <= near else (near, far)
+    limits = tiling.box_bytes // step_bytes, tiling.far_bytes // step_bytes
     height, width = _shared(
         (m, n),
         (min(max(limits[0], rows), tiling.longest), min(max(limits[1], columns), tiling.longest)),
@@ -113,7 +116,6 @@ def _blocks(loops: Sequence[Loop], dtype: str, tiling: Tiling) -> tuple[int, ...
         batch,
         tiling.boxes,
     )
-    reads, writes = sides(STRIDE_A, k, line), sides(STRIDE_D, 2 * n, rows)
     across = {
         Kind.K: along,
         Kind.M: _grown(groups[Kind.M], (writes, reads), height),
@@ -174,6 +176,15 @@ def _shared(
 
 def _whole(extent: float, grain: int) -> int:
     return ceil(extent / grain) * grain
+
+
+def _are_crossed(rows: Sequence[Loop], one: _Side, two: _Side) -> bool:
+    """Whether both operands are fastest along loops of the rows, but not along the same."""
+    firsts = [side.queue(rows)[0] for side in (one, two)] if rows else []
+    fastest = [
+        abs(side.stride(x)) == side.fastest for side, x in zip((one, two), firsts, strict=False)
+    ]
+    return len(firsts) == 2 and firsts[0] is not firsts[1] and all(fastest)
 
 
 def _grown(loops: Sequence[Loop], sides: Sequence[_Side], most: int) -> tuple[int, ...]:

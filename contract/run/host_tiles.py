@@ -19,7 +19,8 @@ from contract.workspace import rounded
 __all__ = ["prepare_tiles"]
 
 THREAD_FLOPS = 1 << 22  # less is done before a second thread has begun
-TABLES = 7  # of byte offsets: a tile's columns, then places in two operands of m, n and k
+# Tables of a thread: a tile's columns, places in two operands of m, n and k, and two of panels.
+TABLES = 9
 
 
 @dataclass(frozen=True, slots=True)

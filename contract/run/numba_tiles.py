@@ -36,12 +36,11 @@ SQUARE = 4  # squares of so many elements are turned in registers
 WIDTHS = 3  # of a tile: a third of its columns, two thirds, all
 UNROLL = 4
 LINE = 64
-AHEAD = 4  # steps along k between asking for a line and packing it
-# What a table of packing is made of: functions, then rows of a whole panel and of a narrow one,
-# bytes of an element and from one row to the next, rows of a square that are turned, and whether
-# elements are not converted.
-RUN, TURN, ELEMENTS, ZEROS, WHOLE, GRAIN, SIZE, PART, TURNED, PLAIN = range(10)
-FUNCTIONS = 10
+# A table of packing: functions, then rows of a whole panel and of a grain of it, bytes of an
+# element and from one row to the next, rows of a square that are turned, and whether elements are
+# copied as they are.
+RUNS, STEPS, SQUARES, ELEMENTS, ZEROS, WHOLE, GRAIN, SIZE, PART, TURNED, PLAIN = range(11)
+FUNCTIONS = 11
 MULTIPLY, JOIN = range(2)
 LEFT, RIGHT = np.int8(0), np.int16(0)  # panels of A or B: what differs is compiled in
 LONGEST_BLOCK = 1 << 13  # places along one side of a box
@@ -136,6 +135,12 @@ def _widest(context: Any, side: Any, kind: Any) -> Any:
 def _narrowest(context: Any, side: Any, kind: Any) -> Any:
     """The same of the narrowest panel; others are multiples of it."""
     return types.intp(side, kind), _constant(_grain(side, kind))
+
+
+@emitted
+def _contiguous(context: Any, side: Any, kind: Any) -> Any:
+    """How many elements of a row ``_turn`` takes."""
+    return types.intp(side, kind), _constant(SQUARE // 2 if _is_split(side, kind) else SQUARE)
 
 
 @emitted
@@ -390,7 +395,8 @@ class _Tile:
     def __init__(self, codegen: Any, builder: Any, kind: Any, shape: tuple[int, int]) -> None:
         self.builder = builder
         self.vectors, self.columns = shape
-        self.lanes = _shape_of(kind).lanes
+        self.shape = _shape_of(kind)  # of a whole tile, as wide as panels are
+        self.lanes = self.shape.lanes
         self.parts = 2 if _is_complex(kind) else 1
         self.part = _part(kind)
         self.size = self.part.bitwidth // 8
@@ -452,14 +458,14 @@ class _Tile:
 
     def _step(self, at: Any, a: Any, b: Any) -> None:
         builder, word, size = self.builder, at.type, self.size
-        rows = self.vectors * self.parts * self.lanes
+        rows = self.shape.rows * self.parts
         here = builder.add(a, builder.mul(at, word(rows * size)))
         factors = []
         for vector in range(self.vectors * self.parts):
             place = builder.add(here, word(vector * self.lanes * size))
             place = builder.inttoptr(place, self.vector.as_pointer())
             factors.append(builder.load(place, align=size))
-        there = builder.add(b, builder.mul(at, word(self.columns * self.parts * size)))
+        there = builder.add(b, builder.mul(at, word(self.shape.columns * self.parts * size)))
         table = builder.inttoptr(there, self.number.as_pointer())
         for column in range(self.columns):
             entries = [
@@ -551,36 +557,132 @@ class _Tile:
 # types. ``gap`` bytes lie between the parts of a number where these are split.
 
 
+@compiled
+def _is_run(offsets: int, count: int, size: int) -> bool:
+    """Whether the first places of a table lie side by side."""
+    before = _word(offsets, 0)
+    for at in range(1, count):
+        here = _word(offsets, at)
+        if here - before != size:
+            return False
+        before = here
+    return True
+
+
+@compiled
+def _are_apart(rows: int, apart: int, count: int, size: int) -> bool:
+    """Whether every ``apart``-th of these rows lies beside the one before."""
+    for at in range(1, count):
+        if _word(rows, at * apart) - _word(rows, 0) != at * size:
+            return False
+    return True
+
+
 @cache
 def _packers(is_left: bool, source_dtype: np.dtype[Any], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """The addresses of four functions that pack A, or B: RUN, TURN, ELEMENTS and ZEROS."""
+    """The addresses of the functions that pack A, or B: RUNS, STEPS, SQUARES, ELEMENTS, ZEROS."""
     side, source_kind, kind = LEFT if is_left else RIGHT, source_dtype.type(0), dtype.type(0)
 
-    def run(source: int, along: int, depth: int, to: int, pitch: int, gap: int) -> None:
-        """Rows side by side, for all steps along k."""
-        for at in range(depth):
-            _fetch(source + _word(along, min(at + AHEAD, depth - 1)))
-            _move_run(side, kind, source + _word(along, at), to + at * pitch, gap)
-
-    def turn(
-        source: int, rows: int, first: int, second: int, third: int, fourth: int, gap: int
+    def runs(
+        source: int,
+        ahead: int,
+        across: int,
+        places: int,
+        beside: int,
+        count: int,
+        shift: int,
+        gap: int,
     ) -> None:
-        """A square of four rows."""
-        _turn(side, kind, source, rows, first, second, third, fourth, gap)
+        """For one step, grains of rows; those side by side, as ``beside`` says, at once."""
+        grain = _narrowest(side, kind)
+        for row in range(0, count, grain):
+            if _word(beside, row) != 0:
+                _fetch(ahead + _word(across, row))
+                start = source + _word(across, row)
+                _move_run(side, kind, start, _word(places, row) + shift, gap)
+                continue
+            for each in range(row, min(row + grain, count)):
+                from_ = source + _word(across, each)
+                _move(side, kind, kind, from_, _word(places, each) + shift, gap)
 
-    def elements(source: int, rows: int, count: int, to: int, gap: int) -> None:
+    def steps(
+        source: int,
+        next_: int,
+        rows: int,
+        high: int,
+        along: int,
+        depth: int,
+        to: int,
+        pitch: int,
+        gap: int,
+    ) -> None:
+        """Some rows for all steps along k: squares where k is contiguous.
+
+        The rows that come next lie ``next_`` bytes further.
+        """
+        part, size, square = _part_size(side, kind), _size(kind), _contiguous(side, kind)
+        turned = high // SQUARE * SQUARE
+        at = 0
+        while at < depth:
+            count, done = 1, 0
+            if at + square <= depth and _is_run(along + at * 8, square, size):
+                count, done = square, turned
+                for row in range(0, turned, SQUARE):
+                    one = to + at * pitch + row * part
+                    two, three, four = one + pitch, one + 2 * pitch, one + 3 * pitch
+                    here = source + _word(along, at)
+                    for each in range(row, row + SQUARE):
+                        _fetch(here + next_ + _word(rows, each))
+                    _turn(side, kind, here, rows + row * 8, one, two, three, four, gap)
+            for step in range(at, at + count):
+                here, place = source + _word(along, step), to + step * pitch
+                for row in range(done, high):
+                    from_ = here + _word(rows, row)
+                    _move(side, kind, kind, from_, place + row * part, gap)
+            at += count
+
+    def squares(
+        source: int, ahead: int, across: int, places: int, apart: int, shift: int, gap: int
+    ) -> None:
+        """For one step, rows and those ``apart`` from them, which are their neighbours mostly."""
+        size, square = _size(kind), _contiguous(side, kind)
+        for row in range(0, apart, SQUARE):
+            rows, there = across + row * 8, places + row * 8
+            for each in range(SQUARE):
+                _fetch(ahead + _word(rows, each))
+            if _are_apart(rows, apart, square, size):
+                one, two = _word(there, 0) + shift, _word(there, apart) + shift
+                three, four = one, two
+                if square == SQUARE:
+                    three = _word(there, 2 * apart) + shift
+                    four = _word(there, 3 * apart) + shift
+                _turn(side, kind, source, rows, one, two, three, four, gap)
+                continue
+            for neighbour in range(square):
+                for each in range(neighbour * apart, neighbour * apart + SQUARE):
+                    from_ = source + _word(rows, each)
+                    _move(side, kind, kind, from_, _word(there, each) + shift, gap)
+
+    def elements(source: int, across: int, places: int, count: int, shift: int, gap: int) -> None:
         """Rows from anywhere, for one step along k."""
-        part = _part_size(side, kind)
         for row in range(count):
-            _move(side, source_kind, kind, source + _word(rows, row), to + row * part, gap)
+            from_ = source + _word(across, row)
+            _move(side, source_kind, kind, from_, _word(places, row) + shift, gap)
 
-    def zeros(to: int, count: int, gap: int) -> None:
+    def zeros(to: int, count: int, depth: int, pitch: int, gap: int) -> None:
         """Rows that fill a panel."""
         part = _part_size(side, kind)
-        for row in range(count):
-            _clear(side, kind, to + row * part, gap)
+        for at in range(depth):
+            for row in range(count):
+                _clear(side, kind, to + at * pitch + row * part, gap)
 
-    return address_of(run, 6), address_of(turn, 7), address_of(elements, 5), address_of(zeros, 3)
+    return (
+        address_of(runs, 8),
+        address_of(steps, 9),
+        address_of(squares, 7),
+        address_of(elements, 6),
+        address_of(zeros, 5),
+    )
 
 
 @cache
@@ -650,85 +752,73 @@ def _call(context: Any, function: Any, arguments: Any) -> Any:
 
 
 @compiled
-def _is_run(offsets: int, count: int, size: int) -> bool:
-    """Whether the first places of a table lie side by side."""
-    before = _word(offsets, 0)
-    for at in range(1, count):
-        here = _word(offsets, at)
-        if here - before != size:
-            return False
-        before = here
-    return True
-
-
-@compiled
 def _pack(
-    pack: Array, source: int, across: int, count: int, along: int, depth: int, target: int
+    pack: Array,
+    source: int,
+    across: int,
+    count: int,
+    along: int,
+    depth: int,
+    target: int,
+    places: int,
+    table: int,
 ) -> None:
     """Panels of a tile's rows or columns, one step along k after the other.
 
-    ``across`` and ``along`` are tables of ``count`` rows or columns and ``depth`` steps.
+    ``across`` and ``along`` are tables of ``count`` rows or columns and ``depth`` steps; where
+    the rows of the first step go is written to the table ``places``, and to the one behind it, of
+    ``table`` bytes, whether grains of rows lie side by side.
     """
-    grain, size, square, plain = pack[GRAIN], pack[SIZE], pack[TURNED], pack[PLAIN] != 0
-    beside = plain and count >= grain and _is_run(across, grain, size)
-    if beside or (plain and depth >= square and _is_run(along, square, size)):
-        _pack_panels(pack, source, across, count, along, depth, target)
-    else:
-        _pack_steps(pack, source, across, count, along, depth, target)
-
-
-@compiled
-def _pack_panels(
-    pack: Array, source: int, across: int, count: int, along: int, depth: int, target: int
-) -> None:
-    """Panel after panel: rows that lie side by side, or steps along k that do."""
     whole, grain, size, part = pack[WHOLE], pack[GRAIN], pack[SIZE], pack[PART]
+    square, plain = pack[TURNED], pack[PLAIN] != 0
+    pitch, gap = whole * size, whole * part
     for first in range(0, count, whole):
-        used = min(whole, count - first)
-        wide = (used + grain - 1) // grain * grain
-        panel, pitch, gap = target + first * depth * size, wide * size, wide * part
-        for row in range(0, used, grain):
-            high = min(grain, used - row)
-            rows, to = across + (first + row) * 8, panel + row * part
-            if high == grain and _is_run(rows, grain, size):
-                _call(pack[RUN], (source + _word(rows, 0), along, depth, to, pitch, gap))
-            else:
-                _pack_rows(pack, source, rows, high, along, depth, to, pitch, gap)
-        for at in range(depth if wide > used else 0):
-            _call(pack[ZEROS], (panel + at * pitch + used * part, wide - used, gap))
+        used, panel = min(whole, count - first), target + first * depth * size
+        for row in range(used):
+            _put(places, first + row, panel + row * part)
+        if used % grain != 0:
+            filling = grain - used % grain
+            _call(pack[ZEROS], (panel + used * part, filling, depth, pitch, gap))
+    if plain and count >= grain and _is_run(across, grain, size):
+        beside = places + table
+        for row in range(0, count, grain):
+            is_run = row + grain <= count and _is_run(across + row * 8, grain, size)
+            _put(beside, row, 1 if is_run else 0)
+        for at in range(depth):
+            here, ahead = source + _word(along, at), source + _word(along, min(at + 1, depth - 1))
+            _call(pack[RUNS], (here, ahead, across, places, beside, count, at * pitch, gap))
+    elif plain and depth >= square and _is_run(along, square, size):
+        for row in range(0, count, grain):
+            high, rows, to = min(grain, count - row), across + row * 8, _word(places, row)
+            next_ = _word(across, min(row + grain, count - 1)) - _word(rows, 0)
+            _call(pack[STEPS], (source, next_, rows, high, along, depth, to, pitch, gap))
+    else:
+        _pack_steps(pack, source, across, count, along, depth, places)
 
 
 @compiled
-def _pack_rows(
-    pack: Array,
-    source: int,
-    rows: int,
-    high: int,
-    along: int,
-    depth: int,
-    to: int,
-    pitch: int,
-    gap: int,
+def _pack_steps(
+    pack: Array, source: int, across: int, count: int, along: int, depth: int, places: int
 ) -> None:
-    """Some rows of a panel: squares where k is contiguous."""
-    square, part, size = pack[TURNED], pack[PART], pack[SIZE]
-    turned = high // SQUARE * SQUARE
-    at = 0
-    while at < depth:
-        steps, done, place = 1, 0, to + at * pitch
-        if at + square <= depth and _is_run(along + at * 8, square, size):
-            steps, done, here = square, turned, source + _word(along, at)
-            for row in range(0, turned, SQUARE):
-                one = place + row * part
-                places = one, one + pitch, one + 2 * pitch, one + 3 * pitch
-                _call(pack[TURN], (here, rows + row * 8, *places, gap))
-        if done < high:
-            for step in range(steps):
-                here, place = source + _word(along, at + step), to + (at + step) * pitch
-                _call(
-                    pack[ELEMENTS], (here, rows + done * 8, high - done, place + done * part, gap)
-                )
-        at += steps
+    """Step after step along k into all panels, for these share lines.
+
+    Where rows have neighbours further on in the table, squares are turned.
+    """
+    pitch, gap = pack[WHOLE] * pack[SIZE], pack[WHOLE] * pack[PART]
+    apart = 0
+    if pack[PLAIN] != 0 and pack[WHOLE] % SQUARE == 0:
+        apart = _apart(across, count, pack[SIZE])
+    group = apart * pack[TURNED] if apart > 0 else count
+    for at in range(depth):
+        here, shift = source + _word(along, at), at * pitch
+        ahead = source + _word(along, min(at + 1, depth - 1))
+        for base in range(0, count, group):
+            rows, there = across + base * 8, places + base * 8
+            if apart > 0 and base + group <= count:
+                _call(pack[SQUARES], (here, ahead, rows, there, apart, shift, gap))
+            else:
+                left = min(group, count - base)
+                _call(pack[ELEMENTS], (here, rows, there, left, shift, gap))
 
 
 @compiled
@@ -739,106 +829,6 @@ def _apart(across: int, count: int, size: int) -> int:
         if _word(across, row) - first == size:
             return row if row % SQUARE == 0 else 0
     return 0
-
-
-@compiled
-def _are_apart(rows: int, apart: int, count: int, size: int) -> bool:
-    """Whether every ``apart``-th of these rows lies beside the one before."""
-    for at in range(1, count):
-        if _word(rows, at * apart) - _word(rows, 0) != at * size:
-            return False
-    return True
-
-
-@compiled
-def _pack_steps(
-    pack: Array, source: int, across: int, count: int, along: int, depth: int, target: int
-) -> None:
-    """Step after step along k into all panels, for these share lines.
-
-    Where four rows have neighbours further on in the table, squares are turned.
-    """
-    whole, grain, size, part = pack[WHOLE], pack[GRAIN], pack[SIZE], pack[PART]
-    apart = 0
-    if pack[PLAIN] != 0 and whole % SQUARE == 0:
-        apart = _apart(across, count, size)
-    group = apart * pack[TURNED] if apart > 0 else count
-    last = count // whole * whole  # the first row of the last panel, which may be narrower
-    narrow = (count - last + grain - 1) // grain * grain
-    for at in range(depth):
-        here = source + _word(along, at)
-        for base in range(0, count, group):
-            if apart > 0 and base + group <= count:
-                for row in range(base, base + apart, SQUARE):
-                    _pack_square(pack, here, across, row, apart, target, last, narrow, depth, at)
-                continue
-            _pack_some(
-                pack, here, across, base, min(base + group, count), target, last, narrow, depth, at
-            )
-        if narrow > count - last:
-            place = _place(pack, target, count, last, narrow, depth, at)
-            _call(pack[ZEROS], (place, last + narrow - count, narrow * part))
-
-
-@compiled
-def _pack_square(
-    pack: Array,
-    here: int,
-    across: int,
-    row: int,
-    apart: int,
-    target: int,
-    last: int,
-    narrow: int,
-    depth: int,
-    at: int,
-) -> None:
-    """Four rows and their neighbours of one step."""
-    count, rows = pack[TURNED], across + row * 8
-    if _are_apart(rows, apart, count, pack[SIZE]):
-        first = _place(pack, target, row, last, narrow, depth, at)
-        second = _place(pack, target, row + apart, last, narrow, depth, at)
-        third = _place(pack, target, row + 2 * apart, last, narrow, depth, at)
-        fourth = _place(pack, target, row + 3 * apart, last, narrow, depth, at)
-        gap = pack[WHOLE] * pack[PART]
-        _call(pack[TURN], (here, rows, first, second, third, fourth, gap))
-        return
-    for neighbour in range(count):
-        begin = row + neighbour * apart
-        _pack_some(pack, here, across, begin, begin + SQUARE, target, last, narrow, depth, at)
-
-
-@compiled
-def _pack_some(
-    pack: Array,
-    here: int,
-    across: int,
-    begin: int,
-    end: int,
-    target: int,
-    last: int,
-    narrow: int,
-    depth: int,
-    at: int,
-) -> None:
-    """Rows ``begin`` to ``end`` of one step, panel by panel."""
-    whole = pack[WHOLE]
-    while begin < end:
-        stop = min(end, (begin // whole + 1) * whole)
-        place = _place(pack, target, begin, last, narrow, depth, at)
-        gap = (whole if begin < last else narrow) * pack[PART]
-        _call(pack[ELEMENTS], (here, across + begin * 8, stop - begin, place, gap))
-        begin = stop
-
-
-@compiled
-def _place(pack: Array, target: int, row: int, last: int, narrow: int, depth: int, at: int) -> int:
-    """Where a row of step ``at`` lies in the panels at ``target``."""
-    whole = pack[WHOLE]
-    first = row // whole * whole
-    wide = whole if first < last else narrow
-    place: int = target + (first * depth + at * wide) * pack[SIZE] + (row - first) * pack[PART]
-    return place
 
 
 # --- boxes ------------------------------------------------------------------------------------
@@ -942,6 +932,7 @@ def _multiply_boxes(
         _put(tables, column, column * functions[0, WHOLE] * functions[0, SIZE])
     from_a, from_b, rows = tables + each, tables + 2 * each, tables + 3 * each
     columns, steps_a, steps_b = tables + 4 * each, tables + 5 * each, tables + 6 * each
+    places = tables + 7 * each
     packed = -1
     at = begin
     while at < end:
@@ -955,12 +946,12 @@ def _multiply_boxes(
         width = _offsets(table, plan[3], plan[4], column % boxes_n, from_b, columns)
         for box in range(first, last):
             depth = _offsets(table, plan[4], plan[5], box, steps_a, steps_b)
-            _pack(functions[1], here_b, from_b, width, steps_b, depth, panels_b)
+            _pack(functions[1], here_b, from_b, width, steps_b, depth, panels_b, places, each)
             for row in range(at - column * boxes_m, stop - column * boxes_m):
                 height = _offsets(table, plan[2], plan[3], row, from_a, rows)
                 name = (batch * boxes_m + row) * (last - first) + box - first
                 if name != packed:
-                    _pack(functions[0], here_a, from_a, height, steps_a, depth, room)
+                    _pack(functions[0], here_a, from_a, height, steps_a, depth, room, places, each)
                     packed = name
                 _multiply_panels(
                     functions,
