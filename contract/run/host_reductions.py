@@ -9,6 +9,7 @@ threads have work and no bit depends on their number.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from functools import partial as bound
 from math import ceil, prod
 
 import numpy as np
@@ -38,12 +39,14 @@ def prepare_reduce(plan: Plan, step: Reduce, kernels: HostKernels, workers: Work
     if prod(step.extents) <= SMALL_ELEMENTS:
         return _small(plan, step)
     blocked = BlockedReduction(plan, step, kernels)
-    straight = _straight(plan, step, blocked, workers)
+    straight = _straight(plan, step, blocked)
     scalar = step.source.scalar
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         if straight is not None and (scalar is None or scalars[scalar.value] == 1):
-            straight(slots[step.source.view.slot], slots[step.target.slot])
+            read, write = slots[step.source.view.slot], slots[step.target.slot]
+            partial = Cutter(memory.tiles).take(straight.partial, blocked.dtype)
+            straight(workers, flatten(read), flatten(write), partial)
             return
         call = _Call(blocked, slots, scalars)
         cutter = Cutter(memory.tiles)
@@ -58,38 +61,71 @@ def prepare_reduce(plan: Plan, step: Reduce, kernels: HostKernels, workers: Work
     return Prepared(run, tiles=partial_bytes + lanes * blocked.lane)
 
 
-def _straight(
-    plan: Plan, step: Reduce, blocked: "BlockedReduction", workers: Workers
-) -> Callable[[Array, Array], None] | None:
-    """Kernels from the source to the target, where nothing comes between and no part is cut."""
+@dataclass(frozen=True, slots=True)
+class _Straight:
+    """Kernels from memory to memory: (source offset, target offset, kernel) of every job.
+
+    With ``partial`` elements the jobs write parts of sums there, which ``rest`` adds up.
+    """
+
+    jobs: Sequence[tuple[int, int, CopyKernel]]
+    partial: int = 0
+    rest: Sequence[tuple[int, int, CopyKernel]] = ()
+
+    def __call__(self, workers: Workers, read: Flat, write: Flat, partial: Array) -> None:
+        """Every job, shared by the threads; then what is left."""
+        to = (partial, 0) if self.partial else write
+        workers.map(bound(_run_job, read, to), self.jobs)
+        for job in self.rest:
+            _run_job((partial, 0), write, *job)
+
+
+def _run_job(read: Flat, write: Flat, there: int, here: int, kernel: CopyKernel) -> None:
+    with np.errstate(all="ignore"):
+        kernel(read[0], read[1] + there, write[0], write[1] + here)
+
+
+def _straight(plan: Plan, step: Reduce, blocked: "BlockedReduction") -> _Straight | None:
+    """The kernels from the source to the target, where nothing comes between."""
     target_type = plan.slots[step.target.slot].tensor.dtype
-    if blocked.loaded or blocked.parts > 1 or step.addend or target_type != step.dtype:
+    if blocked.loaded or step.addend or target_type != step.dtype:
         return None
-    kept, work = blocked.kept.extents, prod(step.extents)
+    if blocked.parts == 1:
+        return _whole(blocked)
+    # A further kernel for the parts' own type is not worth compiling.
+    return _in_parts(blocked) if blocked.source_type == step.dtype else None
+
+
+def _whole(blocked: "BlockedReduction") -> _Straight:
+    """Kept elements in about as many pieces as there are to be jobs."""
+    kept, reduced = blocked.kept.extents, blocked.reduced.extents
+    work = prod(kept) * prod(reduced)
     grid = Blocks(kept, kept)
     if kept and work >= 2 * LONG_PART:
         grid = _cut(grid, min(JOBS, work // LONG_PART))
     strides = blocked.finish.strides[0]
-    kernels = {
-        extents: blocked.kernel(extents, blocked.reduced.extents, strides)
-        for extents in {grid.block(at)[1] for at in range(grid.count)}
-    }
-    jobs = [
-        (offset(blocked.kept_strides, starts), offset(strides, starts), kernels[extents])
-        for starts, extents in map(grid.block, range(grid.count))
-    ]
+    kernel = cache(lambda extents: blocked.kernel(extents, reduced, strides))
+    return _Straight(
+        [
+            (offset(blocked.kept_strides, starts), offset(strides, starts), kernel(extents))
+            for starts, extents in map(grid.block, range(grid.count))
+        ]
+    )
 
-    def run(source: Array, target: Array) -> None:
-        (read, s), (write, t) = flatten(source), flatten(target)
 
-        def part(begin: int, end: int) -> None:
-            with np.errstate(all="ignore"):
-                for there, here, kernel in jobs[begin:end]:
-                    kernel(read, s + there, write, t + here)
-
-        workers.map(part, workers.split(len(jobs), 1))
-
-    return run
+def _in_parts(blocked: "BlockedReduction") -> _Straight:
+    """Blocks of kept elements, each in parts that are added up afterwards, in order."""
+    size, parts, strides = blocked.kept.size, blocked.parts, blocked.finish.strides[0]
+    kernel = cache(lambda kept, reduced: blocked.kernel(kept, reduced, packed_strides(kept)))
+    jobs, rest = [], []
+    for block, part in np.ndindex(blocked.kept.count, parts):
+        starts, kept = blocked.kept.block(block)
+        inner, reduced = blocked.reduced.block(part)
+        there = offset(blocked.kept_strides, starts) + offset(blocked.reduced_strides, inner)
+        jobs.append((there, (block * parts + part) * size, kernel(kept, reduced)))
+        if part == 0:
+            rest.append((block * parts * size, offset(strides, starts), blocked.added(kept)))
+    return _Straight(jobs, len(jobs) * size, rest)
 
 
 def _small(plan: Plan, step: Reduce) -> Prepared:
@@ -231,6 +267,20 @@ class BlockedReduction:
             reduced,
             source[len(kept) :],
             self.source_type if loaded is None else dtype,
+            dtype,
+            self.step.operator,
+        )
+
+    def added(self, kept: tuple[int, ...]) -> CopyKernel:
+        """The parts of one block combined, from where they lie side by side to the target."""
+        dtype = self.step.dtype
+        return self.family.reduce(
+            kept,
+            packed_strides(kept),
+            self.finish.strides[0],
+            (self.parts,),
+            (self.kept.size,),
+            dtype,
             dtype,
             self.step.operator,
         )

@@ -2,15 +2,18 @@
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 __all__ = ["Workers"]
 
 Range = tuple[int, int]
-Part = tuple[int, ...]  # the arguments of one part of the work
+Part = tuple[Any, ...]  # the arguments of one part of the work
 
 
 def usable_cores() -> int:
@@ -23,8 +26,8 @@ def usable_cores() -> int:
 class Workers:
     """Runs a function on parts of a range; usable from many threads at once.
 
-    A caller takes part itself and takes back parts that no thread has begun, so it never waits
-    for a free thread. Inside a part everything runs inline: work is split once.
+    A caller takes part itself and does what no thread has begun, so it never waits for a free
+    thread. Inside a part everything runs inline: work is split once.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -45,32 +48,32 @@ class Workers:
         """How many ranges ``split`` gives at most."""
         return max(1, min(self.threads, total // max(minimum, 1)))
 
-    def map(self, function: Callable[..., None], ranges: Sequence[Part]) -> None:
-        """Call the function for every part; the first exception is raised after all have ended."""
-        if len(ranges) == 1:
-            function(*ranges[0])
+    def map(self, function: Callable[..., None], parts: Sequence[Part]) -> None:
+        """Call the function for every part; the first exception is raised after all have ended.
+
+        There may be more parts than threads: each thread that is free takes the next one, so a
+        thread that is slow or held up gets fewer of them.
+        """
+        if len(parts) == 1:
+            function(*parts[0])
             return
-        futures, rest = self._submitted(function, ranges[1:])
-        errors: list[BaseException] = []
-        self._collect(partial(self._run, function, ranges[0]), errors)
-        for future, each in zip(futures, ranges[1:], strict=False):
-            self._collect(partial(self._finish, future, function, each), errors)
-        for each in rest:
-            self._collect(partial(self._run, function, each), errors)
+        left, errors = deque(parts), list[BaseException]()
+        futures = self._submitted(partial(self._take, function, left, errors), len(parts) - 1)
+        self._take(function, left, errors)
+        for future in futures:
+            if not future.cancel():
+                future.result()
         if errors:
             raise errors[0]
 
-    def _submitted(
-        self, function: Callable[..., None], parts: Sequence[Part]
-    ) -> tuple[list["Future[None]"], Sequence[Part]]:
-        """Parts given to the threads, and those left because another thread ends them now."""
-        pool, futures = self._executor(), []
-        for at, each in enumerate(parts):
-            try:
-                futures.append(pool.submit(self._run, function, each))
-            except RuntimeError:
-                return futures, parts[at:]
-        return futures, ()
+    def _submitted(self, work: Callable[[], None], most: int) -> list["Future[None]"]:
+        """``work`` given to other threads: to none inside a part, or while they are ended."""
+        futures: list[Future[None]] = []
+        inside = getattr(self._inside, "flag", False)
+        with suppress(RuntimeError):
+            for _ in range(0 if inside else min(most, self.threads - 1)):
+                futures.append(self._executor().submit(work))
+        return futures
 
     def close(self) -> None:
         """End the threads; parts that run are finished first."""
@@ -85,22 +88,24 @@ class Workers:
                 self._pool = ThreadPoolExecutor(max(self.threads - 1, 1), "contract")
             return self._pool
 
-    def _run(self, function: Callable[..., None], part: Part) -> None:
+    def _take(
+        self, function: Callable[..., None], left: deque[Part], errors: list[BaseException]
+    ) -> None:
+        """Run parts, one after the other, until another thread has begun the last one."""
+        before = getattr(self._inside, "flag", False)
         self._inside.flag = True
-        try:
-            function(*part)
-        finally:
-            self._inside.flag = False
+        for part in _taken(left):
+            try:
+                function(*part)
+            except BaseException as error:
+                errors.append(error)
+        self._inside.flag = before
 
-    def _finish(self, future: "Future[None]", function: Callable[..., None], part: Part) -> None:
-        if future.cancel():
-            self._run(function, part)
-        else:
-            future.result()
 
-    @staticmethod
-    def _collect(action: Callable[[], None], errors: list[BaseException]) -> None:
+def _taken(left: deque[Part]) -> Iterator[Part]:
+    """What is left, each part for one of the threads that ask."""
+    while left:
         try:
-            action()
-        except BaseException as error:
-            errors.append(error)
+            yield left.popleft()
+        except IndexError:  # another thread was quicker
+            return
