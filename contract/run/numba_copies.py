@@ -12,7 +12,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 
 from contract.run.host_views import Array
-from contract.run.numba_tools import advance, compiled, emitted
+from contract.run.numba_tools import advance, compiled, emitted, prefetch
 
 __all__ = ["WIDTHS", "Region", "copy_region"]
 
@@ -411,7 +411,7 @@ def _fetch_tile(context: Any, kind: Any, cache: Any, source: Any, at: Any) -> An
         table = builder.inttoptr(arguments[3], word.as_pointer())
         for i in range(lanes):
             step = builder.load(builder.gep(table, [ir.Constant(word, i)]))
-            _prefetch(builder, builder.add(arguments[2], step), writes=0, keep=keep)
+            prefetch(builder, builder.add(arguments[2], step), writes=0, keep=keep)
         return codegen.get_dummy_value()
 
     return types.void(kind, cache, types.intp, types.intp), write
@@ -422,7 +422,7 @@ def _fetch_line(context: Any, address: Any) -> Any:
     """Ask for a line that will be written."""
 
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _prefetch(builder, arguments[0], writes=1, keep=3)
+        prefetch(builder, arguments[0], writes=1, keep=3)
         return codegen.get_dummy_value()
 
     return types.void(types.intp), write
@@ -433,19 +433,10 @@ def _fetch_source(context: Any, address: Any) -> Any:
     """Ask for a line that will be read, into the second cache."""
 
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _prefetch(builder, arguments[0], writes=0, keep=2)
+        prefetch(builder, arguments[0], writes=0, keep=2)
         return codegen.get_dummy_value()
 
     return types.void(types.intp), write
-
-
-def _prefetch(builder: Any, address: Any, writes: int, keep: int) -> None:
-    byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
-    fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-    data = 1
-    hints = (ir.Constant(flag, hint) for hint in (writes, keep, data))
-    builder.call(fetch, [builder.inttoptr(address, byte), *hints])
 
 
 # --- copies ---------------------------------------------------------------------------

@@ -38,6 +38,7 @@ SHORT_ROW = 16  # contiguous elements worth vectors of their own
 LONG_RUN = 24  # elements worth a combination of their own
 WIDE_ROW = 64  # contiguous elements that need no further lanes
 SHORT_RUN = 64  # contiguous elements worth a combination of lanes at their end
+ASKED_BYTES = 1 << 14  # side by side, of which pages are asked for before they are read
 
 _REAL = frozenset(
     {
@@ -299,7 +300,18 @@ def _plan(dims: list[_Dim], itemsize: int, pairs: bool) -> Array:
         for at, dim in enumerate(dims)
         if at not in (*choice.lanes, choice.widened, choice.whole, *choice.rows)
     ]
-    return _packed(block, row, list(_passes(_offsets(rows), split, choice.most_rows)), middle)
+    passes = list(_passes(_offsets(rows), split, choice.most_rows))
+    return _packed(block, row, passes, middle, _side_by_side(dims) * itemsize >= ASKED_BYTES)
+
+
+def _side_by_side(dims: list[_Dim]) -> int:
+    """How many elements are read that are contiguous in memory, in whatever order."""
+    size = 1
+    for dim in dims:
+        if dim.source != size:
+            break
+        size *= dim.extent
+    return size
 
 
 def _whole_row(dim: _Dim, phase: int) -> _Row:
@@ -341,7 +353,11 @@ def _passes(inner: Array, split: _Split, most: int) -> Iterator[_Pass]:
 
 
 def _packed(
-    block: _Block, row: _Row, passes: list[_Pass], middle: Sequence[tuple[int, ...]]
+    block: _Block,
+    row: _Row,
+    passes: list[_Pass],
+    middle: Sequence[tuple[int, ...]],
+    ahead: bool,
 ) -> Array:
     """Everything in one table, for arguments cost time: numbers, loops, passes, offsets."""
     loops = _ordered(block.outer, 1)
@@ -354,7 +370,7 @@ def _packed(
         end = begin + each.rows.size
         tail_end = end + each.tail_rows.size
         where = (begin, end, tail_end, len(loops), len(loops) + len(visits))
-        table.append((each.shift, row.mode, row.length, each.tail, *where))
+        table.append((each.shift, row.mode, row.length, each.tail, *where, ahead))
         loops += [(*visit[:3], 0, 0) for visit in visits]
         offsets += [each.rows, each.tail_rows]
         begin = tail_end

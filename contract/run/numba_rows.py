@@ -16,7 +16,7 @@ from numba.np.numpy_support import from_dtype
 
 from contract.operators import BinaryOperator
 from contract.run.host_views import Array
-from contract.run.numba_tools import advance, compiled, emitted
+from contract.run.numba_tools import advance, compiled, emitted, prefetch
 
 __all__ = [
     "CONTIGUOUS",
@@ -38,9 +38,12 @@ Kernel = Callable[..., None]
 VECTOR_BYTES = 64
 CONTIGUOUS_GROUP = 4  # rows combined at once
 TABULATED_GROUP = 8
+# The processor fetches ahead within a page, and starts anew in the next one unless asked.
+PAGE, LINE = 1 << 12, 64
+PAGE_LINES = 8  # asked for at the beginning of a page, while the page before it is read
 # Rows of an accumulator for each element, or rows with one accumulator, or two in turn
 TABULATED, CONTIGUOUS, STRIDED, WHOLE, PAIRS = range(5)
-NUMBERS, LOOP, PASS = 8, 5, 9  # entries of a plan
+NUMBERS, LOOP, PASS = 8, 5, 10  # entries of a plan
 
 # The type of the kernel's first argument names the operator: a type is compiled in, and unlike
 # a closure it lets the code be kept on disk.
@@ -127,17 +130,21 @@ def _combine_rows(
     offsets: Any,
     begin: Any,
     end: Any,
+    ahead: Any,
 ) -> Any:
-    """The same for the rows at start + offsets[j], begin <= j < end."""
+    """The same for the rows at start + offsets[j], begin <= j < end.
+
+    With ``ahead`` 1 and not 0 the next page of a row is asked for wherever one begins.
+    """
 
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         step = _Step(codegen, builder, signature, arguments)
         for rows in _groups_of_rows(step, CONTIGUOUS_GROUP):
-            _vectors_joined(step, rows, arguments[5])
+            _vectors_joined(step, rows, arguments[5], arguments[9])
         return codegen.get_dummy_value()
 
     words = [types.intp] * 2
-    return types.void(tag, block, types.intp, source, *words, offsets, *words), write
+    return types.void(tag, block, types.intp, source, *words, offsets, *words, types.intp), write
 
 
 @emitted
@@ -191,11 +198,13 @@ def _groups_of_rows(step: "_Step", most: int) -> Iterator[list[Any]]:
             yield pointers(builder.sub(end, word(size)), size)
 
 
-def _vectors_joined(step: "_Step", rows: list[Any], length: Any) -> None:
+def _vectors_joined(step: "_Step", rows: list[Any], length: Any, ahead: Any = None) -> None:
     """Combine neighbouring elements of rows with neighbouring accumulators."""
     builder, word, lanes = step.builder, length.type, _vector_lanes(step.kind)
     with cgutils.for_range(builder, builder.udiv(length, word(lanes)), intp=word) as loop:
         at = builder.mul(loop.index, word(lanes))
+        for row in rows:
+            step.ask(ahead, row, at, lanes)
         step.combine(rows, at, at, lanes)
     width = lanes // 2
     while width:  # the rest in halves, quarters, ... of a vector
@@ -207,7 +216,14 @@ def _vectors_joined(step: "_Step", rows: list[Any], length: Any) -> None:
 
 @emitted
 def _combine_whole(
-    context: Any, tag: Any, block: Any, to: Any, source: Any, start: Any, length: Any
+    context: Any,
+    tag: Any,
+    block: Any,
+    to: Any,
+    source: Any,
+    start: Any,
+    length: Any,
+    ahead: Any,
 ) -> Any:
     """block[to] = it combined with source[start + i] for all i < length."""
     return types.void(tag, block, *_run_of(source)), _writer_of_whole_rows(1)
@@ -215,15 +231,22 @@ def _combine_whole(
 
 @emitted
 def _combine_pairs(
-    context: Any, tag: Any, block: Any, to: Any, source: Any, start: Any, length: Any
+    context: Any,
+    tag: Any,
+    block: Any,
+    to: Any,
+    source: Any,
+    start: Any,
+    length: Any,
+    ahead: Any,
 ) -> Any:
     """block[to + i % 2] = it combined with source[start + i] for all i < length, an even number."""
     return types.void(tag, block, *_run_of(source)), _writer_of_whole_rows(2)
 
 
 def _run_of(source: Any) -> tuple[Any, ...]:
-    """The types of: place in the block, source, start, length."""
-    return types.intp, source, types.intp, types.intp
+    """The types of: place in the block, source, start, length, whether to ask ahead."""
+    return types.intp, source, types.intp, types.intp, types.intp
 
 
 def _writer_of_whole_rows(phase: int) -> Callable[..., Any]:
@@ -235,7 +258,7 @@ def _writer_of_whole_rows(phase: int) -> Callable[..., Any]:
         if lanes < phase:
             return codegen.get_dummy_value()  # never planned: complex numbers have no vectors
         total, row = arguments[5], step.row(arguments[4])
-        value = _vectors_combined(step, row, total, lanes)
+        value = _vectors_combined(step, row, total, lanes, ahead=arguments[6])
         width, word = lanes // 2, total.type
         while width >= phase:  # the rest joins while the lanes are halved
             (place,) = _places(step, [step.combined(step.halves(value, 2 * width))])
@@ -266,14 +289,16 @@ def _combine_strided(
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         step = _Step(codegen, builder, signature, arguments)
         row = step.row(arguments[4])
-        value = _vectors_combined(step, row, arguments[5], 1, arguments[6])
+        value = _vectors_combined(step, row, arguments[5], 1, stride=arguments[6])
         step.join(arguments[5].type(0), value, 1)
         return codegen.get_dummy_value()
 
     return types.void(tag, block, types.intp, source, *[types.intp] * 3), write
 
 
-def _vectors_combined(step: "_Step", row: Any, total: Any, lanes: int, stride: Any = None) -> Any:
+def _vectors_combined(
+    step: "_Step", row: Any, total: Any, lanes: int, stride: Any = None, ahead: Any = None
+) -> Any:
     """One vector of all whole vectors of a row, four of them at a time."""
     builder, word = step.builder, total.type
     places = _places(step, [step.neutral(lanes)] * 4)
@@ -285,8 +310,9 @@ def _vectors_combined(step: "_Step", row: Any, total: Any, lanes: int, stride: A
 
     fours = builder.udiv(total, word(4 * lanes))
     with cgutils.for_range(builder, fours, intp=word) as loop:
+        at = builder.mul(loop.index, word(4 * lanes))
+        step.ask(ahead, row, at, 4 * lanes)
         for which, place in enumerate(places):
-            at = builder.mul(loop.index, word(4 * lanes))
             join(place, builder.add(at, word(which * lanes)))
     begin, end = builder.mul(fours, word(4)), builder.udiv(total, word(lanes))
     with cgutils.for_range(builder, builder.sub(end, begin), intp=word) as loop:
@@ -335,6 +361,21 @@ class _Step:
         """The rows first: accumulators are waited for, rows are not."""
         value = self.combined([self.element(row, source_at, lanes) for row in rows])
         self.join(at, value, lanes)
+
+    def ask(self, ahead: Any, row: Any, at: Any, lanes: int) -> None:
+        """Ask for the next page of a row if ``ahead`` and a page begins in these lanes."""
+        if ahead is None or self.kind in types.complex_domain:
+            return
+        builder, word = self.builder, ahead.type
+        address = builder.ptrtoint(builder.gep(row, [at]), word)
+        span = builder.mul(ahead, word(lanes * self.source_kind.bitwidth // 8))
+        with builder.if_then(
+            builder.icmp_unsigned("<", builder.and_(address, word(PAGE - 1)), span)
+        ):
+            following = builder.add(builder.and_(address, word(-PAGE)), word(PAGE))
+            for line in range(PAGE_LINES):
+                there = builder.add(following, word(line * LINE))
+                prefetch(builder, there, writes=0, keep=2)
 
     def join(self, at: Any, value: Any, lanes: int) -> None:
         """Combine a value with its accumulators."""
@@ -510,17 +551,17 @@ def _visits(
     s, to = s + what[0], 0
     mode, count, tail = what[1], what[2], what[3]
     begin, end, tail_end = what[4], what[5], what[6]
-    first, parts = what[7], 2 if tail > 0 else 1
+    first, parts, ahead = what[7], 2 if tail > 0 else 1, what[9]
     n, step, to_step = loops[first, 0], loops[first, 1], loops[first, 2]
     for _ in range(_count(loops, first + 1, what[8])):
         for i in range(n):
             a, w = s + i * step, to + i * to_step
             if mode == WHOLE:
                 for at in range(begin, end):
-                    _combine_whole(tag, block, w, source, a + offsets[at], count)
+                    _combine_whole(tag, block, w, source, a + offsets[at], count, ahead)
             elif mode == PAIRS:
                 for at in range(begin, end):
-                    _combine_pairs(tag, block, w, source, a + offsets[at], count)
+                    _combine_pairs(tag, block, w, source, a + offsets[at], count, ahead)
             elif mode == STRIDED:
                 for at in range(begin, end):
                     _combine_strided(tag, block, w, source, a + offsets[at], count, offsets[1])
@@ -528,7 +569,7 @@ def _visits(
                 length, low, high = count, begin, end
                 for _part in range(parts):  # one place in the code for long and short rows
                     if mode == CONTIGUOUS:
-                        _combine_rows(tag, block, w, source, a, length, offsets, low, high)
+                        _combine_rows(tag, block, w, source, a, length, offsets, low, high, ahead)
                     else:
                         _combine_tabulated(tag, block, w, source, a, length, offsets, low, high)
                     length, low, high = tail, end, tail_end

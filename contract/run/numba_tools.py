@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import types
 from numba.extending import intrinsic
 
 from contract.run.host_views import Array
 
-__all__ = ["address_of", "advance", "compiled", "emitted", "specialisations"]
+__all__ = ["address_of", "advance", "compiled", "emitted", "prefetch", "specialisations"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -47,6 +48,16 @@ def specialisations() -> int:
 def emitted(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` as a writer of LLVM instructions for compiled code to call."""
     return cast(Callable[..., Any], intrinsic(prefer_literal=True)(function))
+
+
+def prefetch(builder: Any, address: Any, writes: int, keep: int) -> None:
+    """Ask for the line at an address, for the first cache (``keep`` is 3) or the second (2)."""
+    byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+    fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+    data = 1
+    hints = (ir.Constant(flag, hint) for hint in (writes, keep, data))
+    builder.call(fetch, [builder.inttoptr(address, byte), *hints])
 
 
 @compiled
