@@ -9,7 +9,7 @@ The order of combination depends on extents, strides and types alone, so that bi
 
 from collections.abc import Iterator, Sequence
 from math import ceil, prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,10 +21,9 @@ from contract.run.numba_rows import (
     PAIRS,
     STRIDED,
     TABULATED,
-    TAGS,
     VECTOR_BYTES,
     WHOLE,
-    Kernel,
+    driver,
     kernel_for,
 )
 
@@ -72,27 +71,22 @@ def reduction(
     one, two = np.dtype(source_dtype), np.dtype(target_dtype)
     kept = list(zip(extents, source_strides, target_strides, strict=True))
     reduced = list(zip(reduced_extents, reduced_strides, strict=True))
-    in_parts = operator is BinaryOperator.ADD and one.kind == "c"
-    if in_parts:  # real and imaginary parts side by side
+    parts = 1
+    if operator is BinaryOperator.ADD and one.kind == "c":  # real, imaginary side by side
+        parts = 2
         kept = [(2, 1, 1), *((n, 2 * s, 2 * t) for n, s, t in kept)]
         reduced = [(n, 2 * s) for n, s in reduced]
+        one, two = (np.dtype(f"f{dtype.itemsize // 2}") for dtype in (one, two))
     dims, shift_s, shift_t = _dims(kept, reduced)
-    if in_parts:
-        shift_s, shift_t = shift_s // 2, shift_t // 2
-    pairs = in_parts or two.kind != "c"  # complex accumulators have no vectors to be paired
-    plan = _plan(dims, two.itemsize // (2 if in_parts else 1), pairs)
-    kernel = kernel_for(in_parts, operator, one, two)
-    return _runner(kernel, TAGS[operator], (shift_s, shift_t), plan)
-
-
-def _runner(kernel: Kernel, tag: Any, shifts: tuple[int, int], plan: Array) -> CopyKernel:
-    """The kernel on flat memory."""
-    shift_s, shift_t = shifts
-    address = plan.ctypes.data
+    plan = _plan(dims, two.itemsize, two.kind != "c")  # complex numbers have no vectors
+    rows, reduce_blocks = kernel_for(operator, one, two), driver()
+    address, byte = plan.ctypes.data, np.dtype(np.uint8)
 
     def run(source: Array, source_offset: int, target: Array, target_offset: int) -> None:
-        s, t = source_offset + shift_s, target_offset + shift_t
-        kernel(tag, source, s, target, t, address, plan.size)  # which also keeps the plan
+        s, t = parts * source_offset + shift_s, parts * target_offset + shift_t
+        read, write = source.view(byte), target.view(byte)
+        # The plan's size also keeps the plan.
+        reduce_blocks(rows, read, s, write, t, one.itemsize, two.itemsize, address, plan.size)
 
     return run
 

@@ -1,7 +1,8 @@
 """Compiled code that combines rows of elements with accumulators, and the loops around it.
 
-The operator and the types are compiled in; extents, strides and tables come in a plan, one
-array of integers that ``numba_reductions`` makes.
+The operator and the types are compiled into the former alone, for compiling takes seconds: the
+loops call it by its address. Extents, strides and tables come in a plan, one array of integers
+that ``numba_reductions`` makes.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from numba.np.numpy_support import from_dtype
 
 from contract.operators import BinaryOperator
 from contract.run.host_views import Array
-from contract.run.numba_tools import advance, compiled, emitted, prefetch
+from contract.run.numba_tools import address_for, advance, compiled, emitted, inlined, prefetch
 
 __all__ = [
     "CONTIGUOUS",
@@ -29,11 +30,9 @@ __all__ = [
     "TAGS",
     "VECTOR_BYTES",
     "WHOLE",
-    "Kernel",
+    "driver",
     "kernel_for",
 ]
-
-Kernel = Callable[..., None]
 
 VECTOR_BYTES = 64
 CONTIGUOUS_GROUP = 4  # rows combined at once
@@ -43,6 +42,7 @@ PAGE, LINE = 1 << 12, 64
 PAGE_LINES = 8  # asked for at the beginning of a page, while the page before it is read
 # Rows of an accumulator for each element, or rows with one accumulator, or two in turn
 TABULATED, CONTIGUOUS, STRIDED, WHOLE, PAIRS = range(5)
+FILL, FOLD, STORE = range(5, 8)  # what else is done with accumulators
 NUMBERS, LOOP, PASS = 8, 5, 10  # entries of a plan
 
 # The type of the kernel's first argument names the operator: a type is compiled in, and unlike
@@ -164,7 +164,7 @@ def _combine_tabulated(
 
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         step = _Step(codegen, builder, signature, arguments)
-        table = codegen.make_array(offsets)(codegen, builder, arguments[6]).data
+        table = arguments[6]
         for rows in _groups_of_rows(step, TABULATED_GROUP):
             with cgutils.for_range(builder, arguments[5], intp=arguments[5].type) as loop:
                 offset = builder.load(builder.gep(table, [loop.index]))
@@ -181,8 +181,7 @@ def _groups_of_rows(step: "_Step", most: int) -> Iterator[list[Any]]:
     Accumulators are loaded and stored once for a group.
     """
     builder = step.builder
-    start, offsets, begin, end = (step.arguments[at] for at in (4, 6, 7, 8))
-    table = step.codegen.make_array(step.signature.args[6])(step.codegen, builder, offsets).data
+    start, table, begin, end = (step.arguments[at] for at in (4, 6, 7, 8))
     word = begin.type
 
     def pointers(first: Any, size: int) -> list[Any]:
@@ -348,9 +347,8 @@ class _Step:
         tag, block, _, source, *_ = signature.args
         self.codegen, self.builder = codegen, builder
         self.operator, self.kind, self.source_kind = _OPERATORS[tag], block.dtype, source.dtype
-        data = codegen.make_array(block)(codegen, builder, arguments[1]).data
-        self.block = builder.gep(data, [arguments[2]])
-        self.source = codegen.make_array(source)(codegen, builder, arguments[3]).data
+        self.block = builder.gep(arguments[1], [arguments[2]])
+        self.source = arguments[3]
         self.signature, self.arguments = signature, arguments
 
     def row(self, start: Any) -> Any:
@@ -484,29 +482,146 @@ def _combined_complex(builder: Any, operator: BinaryOperator, one: Any, two: Any
 
 
 @cache
-def kernel_for(
-    in_parts: bool, operator: BinaryOperator, source: np.dtype[Any], target: np.dtype[Any]
-) -> Kernel:
-    """The compiled code for an operator and two types, of complex numbers also in parts.
+def kernel_for(operator: BinaryOperator, source: np.dtype[Any], target: np.dtype[Any]) -> int:
+    """The address of what is compiled for an operator and two types: ``combine``."""
+    kinds = from_dtype(source), from_dtype(target), types.int64
+    one, two, table = (types.CPointer(kind) for kind in kinds)  # type: ignore[no-untyped-call]
+    tag = from_dtype(TAGS[operator].dtype)
+    words = [types.intp] * 4
+    return address_for(combine, types.void(tag, two, one, two, *words, table, table))
 
-    Called without Numba's dispatcher, which takes longer than a small reduction and would
-    compile again for memory that is read only.
+
+@cache
+def driver() -> Callable[..., None]:
+    """``reduce_blocks`` called without Numba's dispatcher.
+
+    That takes longer than a small reduction and would compile again for memory that is read only.
     """
-    one, two = (types.Array(from_dtype(dtype), 1, "C") for dtype in (source, target))
-    words = [types.intp] * 2
-    signature = types.void(
-        from_dtype(TAGS[operator].dtype), one, types.intp, two, types.intp, *words
-    )
-    function = reduce_parts if in_parts else reduce_blocks
-    compile_for: Callable[[Any], Kernel] = getattr(function, "compile")  # noqa: B009
-    return compile_for(signature.args)
+    memory, word = types.Array(types.uint8, 1, "C"), types.intp
+    compile_for: Callable[[Any], Any] = getattr(reduce_blocks, "compile")  # noqa: B009
+    return compile_for((word, memory, word, memory, word, *[word] * 4))  # type: ignore[no-any-return]
+
+
+def combine(
+    tag: Any,
+    block: Any,
+    source: Any,
+    target: Any,
+    mode: int,
+    n: int,
+    step: int,
+    to_step: int,
+    what: Any,
+    offsets: Any,
+) -> None:
+    """What depends on the types: one job for accumulators at ``block``; the others are addresses.
+
+    FILL: n of them with the neutral element. FOLD: n of them, as ``_fold`` says. STORE: n of them
+    to the target. Else rows are combined with them in n visits.
+    """
+    if mode == FILL:
+        neutral = _neutral(tag, block)
+        for i in range(n):
+            block[i] = neutral
+    elif mode == FOLD:
+        _fold(tag, block, n, step, to_step)
+    elif mode == STORE and step == 1 and to_step == 1:
+        for i in range(n):
+            target[i] = block[i]
+    elif mode == STORE:
+        for i in range(n):
+            target[i * to_step] = block[i * step]
+    else:
+        for i in range(n):
+            _visit(tag, block, i * to_step, source, i * step, what, offsets)
+
+
+@inlined
+def _fold(tag: Any, block: Any, size: int, phase: int, steps: int) -> None:
+    """Combine the lanes that belong to one result: the upper half with the lower one, again."""
+    at = 0
+    while steps > 1 and at < size:
+        half = phase * steps // 2
+        while half >= phase:
+            _combine_run(tag, block, at, block, at + half, half)
+            half //= 2
+        at += phase * steps
+
+
+@inlined
+def _visit(tag: Any, block: Any, w: int, source: Any, a: int, what: Any, offsets: Any) -> None:
+    """Combine every row of a pass with its accumulators."""
+    mode, length, tail = what[1], what[2], what[3]
+    low, high, tail_end, ahead = what[4], what[5], what[6], what[9]
+    if mode == WHOLE:
+        for at in range(low, high):
+            _combine_whole(tag, block, w, source, a + offsets[at], length, ahead)
+    elif mode == PAIRS:
+        for at in range(low, high):
+            _combine_pairs(tag, block, w, source, a + offsets[at], length, ahead)
+    elif mode == STRIDED:
+        for at in range(low, high):
+            _combine_strided(tag, block, w, source, a + offsets[at], length, offsets[1])
+    else:
+        for _part in range(2 if tail > 0 else 1):  # one place in the code for long and short rows
+            if mode == CONTIGUOUS:
+                _combine_rows(tag, block, w, source, a, length, offsets, low, high, ahead)
+            else:
+                _combine_tabulated(tag, block, w, source, a, length, offsets, low, high)
+            length, low, high = tail, high, tail_end
+
+
+# --- the loops around it, for all types -------------------------------------------------------
+
+
+@emitted
+def _call(
+    context: Any,
+    rows: Any,
+    block: Any,
+    source: Any,
+    target: Any,
+    mode: Any,
+    n: Any,
+    step: Any,
+    to_step: Any,
+    what: Any,
+    offsets: Any,
+) -> Any:
+    """``combine``, compiled for some types, at the address ``rows``."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word, pointer = ir.IntType(64), ir.IntType(8).as_pointer()
+        kinds = [word, *[pointer] * 3, *[word] * 4, *[pointer] * 2]
+        function = ir.FunctionType(ir.VoidType(), kinds).as_pointer()
+        tag = word(0)  # only its type says something
+        given = [tag, *arguments[1:]]
+        values = [
+            builder.inttoptr(value, kind) if kind == pointer else value
+            for value, kind in zip(given, kinds, strict=True)
+        ]
+        builder.call(builder.inttoptr(arguments[0], function), values)
+        return codegen.get_dummy_value()
+
+    return types.void(*[types.intp] * 10), write
 
 
 @compiled
-def reduce_blocks(tag: Any, source: Array, s: int, target: Array, t: int, at: int, n: int) -> None:
+def reduce_blocks(
+    rows: int,
+    source: Array,
+    s: int,
+    target: Array,
+    t: int,
+    one: int,
+    two: int,
+    at: int,
+    n: int,
+) -> None:
     """target = source reduced, one block of accumulators after the other.
 
-    The plan comes as its address and size: an array takes longer to pass than a small reduction.
+    Offsets count elements of ``one`` and ``two`` bytes. The plan comes as its address and size:
+    an array takes longer to pass than a small reduction.
     """
     plan = carray(_integers(at), n)
     outer_end, store_end, loop_count, pass_count = plan[4], plan[5], plan[6], plan[7]
@@ -514,17 +629,19 @@ def reduce_blocks(tag: Any, source: Array, s: int, target: Array, t: int, at: in
     passes_end = loops_end + PASS * pass_count
     loops = plan[NUMBERS:loops_end].reshape((loop_count, LOOP))
     passes = plan[loops_end:passes_end].reshape((pass_count, PASS))
-    offsets = plan[passes_end:]
-    block = np.empty(plan[0], target.dtype)
+    offsets = at + 8 * passes_end
+    memory = np.empty(plan[0] * two, np.uint8)
+    block = memory.ctypes.data
     index = np.zeros(loop_count, np.int64)
-    neutral = _neutral(tag, block)
     for _ in range(plan[1]):
-        block[:] = neutral
+        _call(rows, block, 0, 0, FILL, plan[0], 0, 0, 0, 0)
         for each in range(pass_count):
-            _visits(tag, block, source, s, loops, passes[each], offsets, index)
-        _fold(tag, block, plan[2], plan[3])
-        _store(block, target, t, loops, outer_end, store_end, index)
+            first = source.ctypes.data + (s + passes[each, 0]) * one
+            _visits(rows, block, two, first, one, loops, passes[each], offsets, index)
+        _call(rows, block, 0, 0, FOLD, plan[0], plan[2], plan[3], 0, 0)
+        _store(rows, block, target.ctypes.data + t * two, two, loops, outer_end, store_end, index)
         s, t = advance(loops, 0, outer_end, index, s, t)
+    memory[:1] = 0  # Numba frees an array after its last use by name
 
 
 @compiled
@@ -538,74 +655,40 @@ def _count(loops: Array, begin: int, end: int) -> int:
 
 @compiled
 def _visits(
-    tag: Any,
-    block: Array,
-    source: Array,
-    s: int,
+    rows: int,
+    block: int,
+    two: int,
+    source: int,
+    one: int,
     loops: Array,
     what: Array,
-    offsets: Array,
+    offsets: int,
     index: Array,
 ) -> None:
     """Combine every row of a pass with its accumulators."""
-    s, to = s + what[0], 0
-    mode, count, tail = what[1], what[2], what[3]
-    begin, end, tail_end = what[4], what[5], what[6]
-    first, parts, ahead = what[7], 2 if tail > 0 else 1, what[9]
+    s = to = 0
+    first, end, where = what[7], what[8], what.ctypes.data
     n, step, to_step = loops[first, 0], loops[first, 1], loops[first, 2]
-    for _ in range(_count(loops, first + 1, what[8])):
-        for i in range(n):
-            a, w = s + i * step, to + i * to_step
-            if mode == WHOLE:
-                for at in range(begin, end):
-                    _combine_whole(tag, block, w, source, a + offsets[at], count, ahead)
-            elif mode == PAIRS:
-                for at in range(begin, end):
-                    _combine_pairs(tag, block, w, source, a + offsets[at], count, ahead)
-            elif mode == STRIDED:
-                for at in range(begin, end):
-                    _combine_strided(tag, block, w, source, a + offsets[at], count, offsets[1])
-            else:
-                length, low, high = count, begin, end
-                for _part in range(parts):  # one place in the code for long and short rows
-                    if mode == CONTIGUOUS:
-                        _combine_rows(tag, block, w, source, a, length, offsets, low, high, ahead)
-                    else:
-                        _combine_tabulated(tag, block, w, source, a, length, offsets, low, high)
-                    length, low, high = tail, end, tail_end
-        s, to = advance(loops, first + 1, what[8], index, s, to)
-
-
-@compiled
-def _fold(tag: Any, block: Array, phase: int, steps: int) -> None:
-    """Combine the lanes that belong to one result: the upper half with the lower one, again."""
-    if steps > 1:
-        for at in range(0, block.size, phase * steps):
-            half = phase * steps // 2
-            while half >= phase:
-                _combine_run(tag, block, at, block, at + half, half)
-                half //= 2
+    for _ in range(_count(loops, first + 1, end)):
+        there, here = source + s * one, block + to * two
+        _call(rows, here, there, 0, what[1], n, step, to_step, where, offsets)
+        s, to = advance(loops, first + 1, end, index, s, to)
 
 
 @compiled
 def _store(
-    block: Array, target: Array, t: int, loops: Array, begin: int, end: int, index: Array
+    rows: int,
+    block: int,
+    target: int,
+    two: int,
+    loops: Array,
+    begin: int,
+    end: int,
+    index: Array,
 ) -> None:
     """Write the results, the loop with the smallest step in the target innermost."""
-    n, from_step, to_step = loops[begin, 0], loops[begin, 1], loops[begin, 2]
-    w = 0
+    n, step, to_step = loops[begin, 0], loops[begin, 1], loops[begin, 2]
+    w = t = 0
     for _ in range(_count(loops, begin + 1, end)):
-        if from_step == 1 and to_step == 1:
-            for i in range(n):
-                target[np.uint64(t + i)] = block[np.uint64(w + i)]
-        else:
-            for i in range(n):
-                target[np.uint64(t + i * to_step)] = block[np.uint64(w + i * from_step)]
+        _call(rows, block + w * two, 0, target + t * two, STORE, n, step, to_step, 0, 0)
         w, t = advance(loops, begin + 1, end, index, w, t)
-
-
-@compiled
-def reduce_parts(tag: Any, source: Array, s: int, target: Array, t: int, at: int, n: int) -> None:
-    """The same with real and imaginary parts for elements."""
-    one, two = source.view(source.real.dtype), target.view(target.real.dtype)
-    reduce_blocks(tag, one, 2 * s, two, 2 * t, at, n)

@@ -10,7 +10,16 @@ from numba.extending import intrinsic
 
 from contract.run.host_views import Array
 
-__all__ = ["address_of", "advance", "compiled", "emitted", "prefetch", "specialisations"]
+__all__ = [
+    "address_for",
+    "address_of",
+    "advance",
+    "compiled",
+    "emitted",
+    "inlined",
+    "prefetch",
+    "specialisations",
+]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -29,9 +38,18 @@ def compiled(function: Function) -> Function:
     return cast(Function, dispatcher)
 
 
+def inlined(function: Function) -> Function:
+    """``function`` as a part of those compiled functions that call it, never compiled alone."""
+    return cast(Function, numba.njit(inline="always")(function))
+
+
 def address_of(function: Callable[..., None], arguments: int) -> int:
     """Where ``function`` of so many integers lies, compiled now and kept on disk."""
-    signature = types.void(*[types.intp] * arguments)
+    return address_for(function, types.void(*[types.intp] * arguments))
+
+
+def address_for(function: Callable[..., None], signature: Any) -> int:
+    """Where ``function`` lies, compiled now for these types as C calls it, and kept on disk."""
     try:
         made = numba.cfunc(signature, cache=True)(function)
     except RuntimeError:
