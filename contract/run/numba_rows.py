@@ -17,7 +17,7 @@ from numba.np.numpy_support import from_dtype
 
 from contract.operators import BinaryOperator
 from contract.run.host_views import Array
-from contract.run.numba_tools import address_for, advance, compiled, emitted, inlined, prefetch
+from contract.run.numba_tools import address_for, advance, compiled, emitted, prefetch
 
 __all__ = [
     "CONTIGUOUS",
@@ -516,59 +516,58 @@ def combine(
 ) -> None:
     """What depends on the types: one job for accumulators at ``block``; the others are addresses.
 
-    FILL: n of them with the neutral element. FOLD: n of them, as ``_fold`` says. STORE: n of them
-    to the target. Else rows are combined with them in n visits.
+    FILL: n of them with the neutral element. FOLD: ``to_step`` lanes of ``step`` accumulators
+    made one, the upper half with the lower one again, for all n. STORE: n of them to the target.
+    Else every row of a pass is combined with them, n times. All is in one function, as what Numba
+    inlines it compiles twice.
     """
     if mode == FILL:
         neutral = _neutral(tag, block)
         for i in range(n):
             block[i] = neutral
-    elif mode == FOLD:
-        _fold(tag, block, n, step, to_step)
-    elif mode == STORE and step == 1 and to_step == 1:
-        for i in range(n):
-            target[i] = block[i]
-    elif mode == STORE:
-        for i in range(n):
-            target[i * to_step] = block[i * step]
-    else:
-        for i in range(n):
-            _visit(tag, block, i * to_step, source, i * step, what, offsets)
-
-
-@inlined
-def _fold(tag: Any, block: Any, size: int, phase: int, steps: int) -> None:
-    """Combine the lanes that belong to one result: the upper half with the lower one, again."""
-    at = 0
-    while steps > 1 and at < size:
-        half = phase * steps // 2
-        while half >= phase:
-            _combine_run(tag, block, at, block, at + half, half)
-            half //= 2
-        at += phase * steps
-
-
-@inlined
-def _visit(tag: Any, block: Any, w: int, source: Any, a: int, what: Any, offsets: Any) -> None:
-    """Combine every row of a pass with its accumulators."""
-    mode, length, tail = what[1], what[2], what[3]
-    low, high, tail_end, ahead = what[4], what[5], what[6], what[9]
+        return
+    if mode == FOLD:
+        at = 0
+        while to_step > 1 and at < n:
+            half = step * to_step // 2
+            while half >= step:
+                _combine_run(tag, block, at, block, at + half, half)
+                half //= 2
+            at += step * to_step
+        return
+    if mode == STORE:
+        if step == 1 and to_step == 1:
+            for i in range(n):
+                target[i] = block[i]
+        else:
+            for i in range(n):
+                target[i * to_step] = block[i * step]
+        return
+    count, tail, begin, end, tail_end, ahead = what[2], what[3], what[4], what[5], what[6], what[9]
     if mode == WHOLE:
-        for at in range(low, high):
-            _combine_whole(tag, block, w, source, a + offsets[at], length, ahead)
+        for i in range(n):
+            for at in range(begin, end):
+                a = i * step + offsets[at]
+                _combine_whole(tag, block, i * to_step, source, a, count, ahead)
     elif mode == PAIRS:
-        for at in range(low, high):
-            _combine_pairs(tag, block, w, source, a + offsets[at], length, ahead)
+        for i in range(n):
+            for at in range(begin, end):
+                a = i * step + offsets[at]
+                _combine_pairs(tag, block, i * to_step, source, a, count, ahead)
     elif mode == STRIDED:
-        for at in range(low, high):
-            _combine_strided(tag, block, w, source, a + offsets[at], length, offsets[1])
+        for i in range(n):
+            for at in range(begin, end):
+                a = i * step + offsets[at]
+                _combine_strided(tag, block, i * to_step, source, a, count, offsets[1])
     else:
-        for _part in range(2 if tail > 0 else 1):  # one place in the code for long and short rows
-            if mode == CONTIGUOUS:
-                _combine_rows(tag, block, w, source, a, length, offsets, low, high, ahead)
-            else:
-                _combine_tabulated(tag, block, w, source, a, length, offsets, low, high)
-            length, low, high = tail, high, tail_end
+        for i in range(n):
+            a, w, length, low, high = i * step, i * to_step, count, begin, end
+            for _part in range(2 if tail > 0 else 1):  # one place in the code for both lengths
+                if mode == CONTIGUOUS:
+                    _combine_rows(tag, block, w, source, a, length, offsets, low, high, ahead)
+                else:
+                    _combine_tabulated(tag, block, w, source, a, length, offsets, low, high)
+                length, low, high = tail, end, tail_end
 
 
 # --- the loops around it, for all types -------------------------------------------------------

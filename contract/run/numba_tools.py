@@ -16,7 +16,6 @@ __all__ = [
     "advance",
     "compiled",
     "emitted",
-    "inlined",
     "prefetch",
     "specialisations",
 ]
@@ -36,11 +35,6 @@ def compiled(function: Function) -> Function:
         dispatcher = numba.njit(nogil=True)(function)
     _dispatchers.append(dispatcher)
     return cast(Function, dispatcher)
-
-
-def inlined(function: Function) -> Function:
-    """``function`` as a part of those compiled functions that call it, never compiled alone."""
-    return cast(Function, numba.njit(inline="always")(function))
 
 
 def address_of(function: Callable[..., None], arguments: int) -> int:
