@@ -236,6 +236,20 @@ def test_workers_share_a_range_and_raise_what_fails() -> None:
     workers.close()
 
 
+def test_free_workers_take_the_parts_of_those_held_up() -> None:
+    """One part ends only after all others have: the other thread does them."""
+    workers, done = Workers(2), threading.Semaphore(0)
+
+    def part(number: int) -> None:
+        if number == 0:
+            assert all(done.acquire(timeout=30) for _ in range(9))
+        else:
+            done.release()
+
+    workers.map(part, [(number,) for number in range(10)])
+    workers.close()
+
+
 def test_workers_do_not_wait_for_each_other() -> None:
     """Nested and concurrent use ends: a caller takes back what no thread has begun."""
     workers = Workers(2)
