@@ -67,8 +67,8 @@ def _turned(problem: ProductProblem) -> ProductProblem:
 def _tiles(loops: Sequence[Loop], dtype: str, tiling: Tiling) -> Tiles:
     """Boxes, and the order of their places.
 
-    Rows follow D, so that tiles are written as they are; columns follow B, for where a column of
-    a tile goes does not matter.
+    Rows follow D, so that tiles are written as they are. Columns follow D as well, unless more is
+    read of B, side by side.
     """
     blocks = _blocks(loops, dtype, tiling)
     m, n, k = ([at for at, x in enumerate(loops) if x.kind is y] for y in (Kind.M, Kind.N, Kind.K))
@@ -77,7 +77,9 @@ def _tiles(loops: Sequence[Loop], dtype: str, tiling: Tiling) -> Tiles:
     def along(group: Sequence[int], stride: Stride) -> tuple[int, ...]:
         return tuple(sorted(group, key=lambda at: abs(stride(loops[at]))))
 
-    rows, columns = along(m, STRIDE_D), along(n, STRIDE_B)
+    reads, writes = (extent_of([loops[at] for at in group]) for group in (k, m))
+    by_b = reads > writes and _is_fastest(n, loops, STRIDE_B)
+    rows, columns = along(m, STRIDE_D), along(n, STRIDE_B if by_b else STRIDE_D)
     steps = along(k, STRIDE_A if by_a else STRIDE_B)
     return Tiles(blocks, rows, columns, steps, _splits(loops, blocks, tiling))
 
@@ -119,7 +121,9 @@ def _blocks(loops: Sequence[Loop], dtype: str, tiling: Tiling) -> tuple[int, ...
     across = {
         Kind.K: along,
         Kind.M: _grown(groups[Kind.M], (writes, reads), height),
-        Kind.N: _grown(groups[Kind.N], (sides(STRIDE_B, k, line),), width),
+        Kind.N: _grown(
+            groups[Kind.N], (sides(STRIDE_D, 2 * m, SQUARE), sides(STRIDE_B, k, line)), width
+        ),
     }
     each = {kind: iter(blocks) for kind, blocks in across.items()}
     return tuple(1 if loop.kind is Kind.BATCH else next(each[loop.kind]) for loop in loops)
@@ -199,9 +203,11 @@ def _grown(loops: Sequence[Loop], sides: Sequence[_Side], most: int) -> tuple[in
     grain = {id(loop): SQUARE for loop in loops}
     for side in sides:
         first = side.queue(loops)[0]
+        if abs(side.stride(first)) != side.fastest:
+            continue
         free = most * blocks[id(first)] // prod(blocks.values())
         blocks[id(first)] = max(blocks[id(first)], min(first.extent, side.grain, free))
-        grain[id(first)] = max(grain[id(first)], side.grain)
+        grain[id(first)] = max(grain[id(first)], side.grain // 2)
     while _grow(loops, sides, blocks, most):
         pass
     return tuple(_even(x.extent, blocks[id(x)], grain[id(x)]) for x in loops)

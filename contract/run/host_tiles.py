@@ -1,6 +1,6 @@
 """Products by tiles on the host: the plan of a compiled kernel, its memory, and its threads."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import ceil, prod
@@ -19,8 +19,9 @@ from contract.workspace import rounded
 __all__ = ["prepare_tiles"]
 
 THREAD_FLOPS = 1 << 22  # less is done before a second thread has begun
-# Tables of a thread: a tile's columns, places in two operands of m, n and k, and two of panels.
-TABLES = 9
+# Tables of a thread: a tile's columns, places in two operands of m, n and k, two of panels, and a
+# tile's rows.
+TABLES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class _TileProduct:
         self.fill = fill
         self.sizes = (types[0].itemsize, types[1].itemsize, self.dtype.itemsize)
         self.loops = {kind: _ordered(step, kind) for kind in Kind}
+        self.loops[Kind.M] = _even(self.loops, workers.threads)
         self.boxes = {kind: prod(map(_pieces, rows)) for kind, rows in self.loops.items()}
         self.total = prod(self.boxes[kind] for kind in (Kind.BATCH, Kind.M, Kind.N))
         self.places = {kind: prod(block for _, block in rows) for kind, rows in self.loops.items()}
@@ -168,7 +170,7 @@ class _TileProduct:
         rows = ceil(self.places[Kind.M] / shape.rows) * shape.rows
         columns = ceil(self.places[Kind.N] / shape.columns) * shape.columns
         apart = shape.rows * shape.columns * size
-        table = 8 * max(*self.places.values(), shape.columns)
+        table = 8 * max(*self.places.values(), shape.rows, shape.columns)
         return _Lane(rounded(rows * depth), rounded(columns * depth), rounded(apart), table)
 
     def _packed_strides(self) -> tuple[tuple[int, ...], int]:
@@ -210,6 +212,25 @@ def _ordered(step: Gett, kind: Kind) -> list[tuple[Loop, int]]:
     batch = tuple(at for at, loop in enumerate(step.loops) if loop.kind is Kind.BATCH)
     order = {Kind.M: tiles.m, Kind.N: tiles.n, Kind.K: tiles.k, Kind.BATCH: batch}[kind]
     return [(step.loops[at], tiles.blocks[at]) for at in order]
+
+
+def _even(loops: Mapping[Kind, Sequence[tuple[Loop, int]]], threads: int) -> list[tuple[Loop, int]]:
+    """The rows in boxes whose number is a multiple of the threads, where they are few.
+
+    No bit of a result depends on it: that is a matter of the boxes along k.
+    """
+    rows = list(loops[Kind.M])
+    total = prod(_pieces(row) for kind in (Kind.BATCH, Kind.M, Kind.N) for row in loops[kind])
+    if total % threads == 0 or total > 8 * threads:
+        return rows
+    for at, (loop, block) in reversed(list(enumerate(rows))):
+        pieces = _pieces((loop, block))
+        for count in range(pieces, min(2 * pieces + threads, loop.extent + 1)):
+            smaller = ceil(loop.extent / count)
+            even = ceil(loop.extent / smaller) == count and total // pieces * count % threads == 0
+            if even:
+                return [*rows[:at], (loop, smaller), *rows[at + 1 :]]
+    return rows
 
 
 def _pieces(row: tuple[Loop, int]) -> int:

@@ -320,35 +320,26 @@ def _clear(context: Any, side: Any, kind: Any, to: Any, gap: Any) -> Any:
 
 
 @emitted
-def _join(context: Any, kind: Any, source: Any, target: Any, add: Any) -> Any:
-    """Write one element, or add it to what is there."""
+def _join(context: Any, kind: Any, count: Any, source: Any, target: Any, add: Any) -> Any:
+    """Write a literal number of contiguous elements, or add them to what is there."""
+    parts = count.literal_value * (2 if _is_complex(kind) else 1)
+    exact = isinstance(kind, types.Integer)
 
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, source, target, add = arguments
-        made = codegen.get_value_type(kind)
-        value = builder.load(builder.inttoptr(source, made.as_pointer()), align=1)
-        place = builder.inttoptr(target, made.as_pointer())
+        *_, source, target, add = arguments
+        vector = ir.VectorType(codegen.get_value_type(_part(kind)), parts)
+        value = builder.load(builder.inttoptr(source, vector.as_pointer()), align=1)
+        place = builder.inttoptr(target, vector.as_pointer())
         with builder.if_else(builder.icmp_signed("!=", add, add.type(0))) as (then, other):
             with then:
                 old = builder.load(place, align=1)
-                builder.store(_sum(codegen, builder, kind, old, value), place, align=1)
+                joined = builder.add(old, value) if exact else builder.fadd(old, value)
+                builder.store(joined, place, align=1)
             with other:
                 builder.store(value, place, align=1)
         return codegen.get_dummy_value()
 
-    return types.void(kind, *[types.intp] * 3), write
-
-
-def _sum(codegen: Any, builder: Any, kind: Any, one: Any, two: Any) -> Any:
-    if isinstance(kind, types.Integer):
-        return builder.add(one, two)
-    if not _is_complex(kind):
-        return builder.fadd(one, two)
-    left = codegen.make_complex(builder, kind, value=one)
-    right = codegen.make_complex(builder, kind, value=two)
-    left.real = builder.fadd(left.real, right.real)
-    left.imag = builder.fadd(left.imag, right.imag)
-    return left._getvalue()
+    return types.void(kind, count, *[types.intp] * 3), write
 
 
 @emitted
@@ -361,13 +352,15 @@ def _multiply_tile(
     a: Any,
     b: Any,
     d: Any,
+    rows: Any,
     places: Any,
     add: Any,
     scalars: Any,
 ) -> Any:
-    """d[i + places[j]] = [d +] alpha * sum_p a[p, i] * b[p, j] on panels; all are addresses.
+    """d[rows[i] + places[j]] = [d +] alpha * sum_p a[p, i] * b[p, j] on panels.
 
-    ``scalars`` is the address of alpha, or 0 where alpha is 1. ``places`` are byte offsets.
+    All are addresses; ``scalars`` is alpha's, or 0 where alpha is 1. ``rows`` and ``places`` are
+    tables of byte offsets, of which the rows of a vector lie side by side.
     """
     # ``columns`` counts thirds of a whole tile's, ``vectors`` halves of a real one's rows.
     widest = _shape_of(kind)
@@ -377,16 +370,21 @@ def _multiply_tile(
     )
 
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        *_, depth, a, b, d, places, add, scalars = arguments
+        *_, depth, a, b, d, rows, places, add, scalars = arguments
         tile = _Tile(codegen, builder, kind, shape)
-        tile.fetch(d, places)
+        tile.place(d, rows, places)
+        tile.fetch()
         tile.multiply(depth, a, b)
         with builder.if_then(builder.icmp_signed("!=", scalars, scalars.type(0))):
             tile.scale(scalars)
-        tile.store(d, places, builder.icmp_signed("!=", add, add.type(0)))
+        with builder.if_else(builder.icmp_signed("!=", add, add.type(0))) as (then, other):
+            with then:
+                tile.store(adds=True)
+            with other:
+                tile.store(adds=False)
         return codegen.get_dummy_value()
 
-    return types.void(kind, vectors, columns, *[types.intp] * 7), write
+    return types.void(kind, vectors, columns, *[types.intp] * 8), write
 
 
 class _Tile:
@@ -409,11 +407,24 @@ class _Tile:
             for _ in range(self.vectors)
         ]
 
-    def fetch(self, d: Any, places: Any) -> None:
+    def place(self, d: Any, rows: Any, columns: Any) -> None:
+        """Find where the rows of each vector lie in each column."""
+        builder, word = self.builder, d.type
+
+        def entry(table: Any, at: int) -> Any:
+            entries = builder.inttoptr(table, word.as_pointer())
+            return builder.load(builder.gep(entries, [word(at)]))
+
+        firsts = [builder.add(d, entry(rows, at * self.lanes)) for at in range(self.vectors)]
+        across = [entry(columns, at) for at in range(self.columns)]
+        self.places = [[builder.add(first, each) for each in across] for first in firsts]
+
+    def fetch(self) -> None:
         """Ask for the lines that will be written."""
-        for place in self._places(d, places):
-            for row in range(0, self.vectors * self.lanes * self.parts * self.size, LINE):
-                _prefetch(self.builder, self.builder.add(place, place.type(row)), writes=1)
+        for columns in self.places:
+            for place in columns:
+                for row in range(0, self.lanes * self.parts * self.size, LINE):
+                    _prefetch(self.builder, self.builder.add(place, place.type(row)), writes=1)
 
     def multiply(self, depth: Any, a: Any, b: Any) -> None:
         """Add the products of all steps along k to the sums."""
@@ -440,21 +451,22 @@ class _Tile:
             for each, value in zip(sums, self._scaled(values, alpha), strict=True):
                 builder.store(value, each)
 
-    def store(self, d: Any, places: Any, adds: Any) -> None:
+    def store(self, adds: bool) -> None:
         """Write the columns where they lie, contiguous along the rows, or add to what is there.
 
-        What is there comes into cache in any case; where it is not added it is dropped.
+        New memory must not be read: the system would give it a page twice.
         """
         builder = self.builder
-        for column, place in enumerate(self._places(d, places)):
-            for vector in range(self.vectors):
-                values = [builder.load(each) for each in self.sums[vector][column]]
+        for column in range(self.columns):
+            for places, sums in zip(self.places, self.sums, strict=True):
+                values = [builder.load(each) for each in sums[column]]
                 for at, value in enumerate(self._interleaved(values)):
-                    shift = (vector * self.parts + at) * self.lanes * self.size
-                    to = builder.add(place, place.type(shift))
+                    shift = at * self.lanes * self.size
+                    to = builder.add(places[column], places[column].type(shift))
                     to = builder.inttoptr(to, self.vector.as_pointer())
-                    joined = self._add(builder.load(to, align=self.size), value)
-                    builder.store(builder.select(adds, joined, value), to, align=self.size)
+                    if adds:
+                        value = self._add(builder.load(to, align=self.size), value)
+                    builder.store(value, to, align=self.size)
 
     def _step(self, at: Any, a: Any, b: Any) -> None:
         builder, word, size = self.builder, at.type, self.size
@@ -532,15 +544,6 @@ class _Tile:
         empty = ir.Constant(self.vector, ir.Undefined)
         one = builder.insert_element(empty, value, ir.IntType(32)(0))
         return builder.shuffle_vector(one, empty, _order([0] * self.lanes))
-
-    def _places(self, d: Any, places: Any) -> list[Any]:
-        """The addresses of the tile's columns."""
-        builder, word = self.builder, d.type
-        table = builder.inttoptr(places, word.as_pointer())
-        return [
-            builder.add(d, builder.load(builder.gep(table, [word(column)])))
-            for column in range(self.columns)
-        ]
 
     def _all_sums(self) -> Iterator[list[Any]]:
         for columns in self.sums:
@@ -691,25 +694,34 @@ def _multiplier(dtype: np.dtype[Any]) -> int:
     kind = dtype.type(0)
 
     def multiply(
-        high: int, used: int, depth: int, a: int, b: int, d: int, places: int, add: int, alpha: int
+        high: int,
+        used: int,
+        depth: int,
+        a: int,
+        b: int,
+        d: int,
+        rows: int,
+        places: int,
+        add: int,
+        alpha: int,
     ) -> None:
         """d = [d +] alpha * a * b for ``high`` rows and ``used`` columns."""
         grain, lanes = _narrowest(RIGHT, kind), _narrowest(LEFT, kind)
         if _widest(LEFT, kind) > lanes and high > lanes:
             if used > 2 * grain:
-                _multiply_tile(kind, 2, 3, depth, a, b, d, places, add, alpha)
+                _multiply_tile(kind, 2, 3, depth, a, b, d, rows, places, add, alpha)
             elif used > grain:
-                _multiply_tile(kind, 2, 2, depth, a, b, d, places, add, alpha)
+                _multiply_tile(kind, 2, 2, depth, a, b, d, rows, places, add, alpha)
             else:
-                _multiply_tile(kind, 2, 1, depth, a, b, d, places, add, alpha)
+                _multiply_tile(kind, 2, 1, depth, a, b, d, rows, places, add, alpha)
         elif used > 2 * grain:
-            _multiply_tile(kind, 1, 3, depth, a, b, d, places, add, alpha)
+            _multiply_tile(kind, 1, 3, depth, a, b, d, rows, places, add, alpha)
         elif used > grain:
-            _multiply_tile(kind, 1, 2, depth, a, b, d, places, add, alpha)
+            _multiply_tile(kind, 1, 2, depth, a, b, d, rows, places, add, alpha)
         else:
-            _multiply_tile(kind, 1, 1, depth, a, b, d, places, add, alpha)
+            _multiply_tile(kind, 1, 1, depth, a, b, d, rows, places, add, alpha)
 
-    return address_of(multiply, 9)
+    return address_of(multiply, 10)
 
 
 @cache
@@ -720,13 +732,18 @@ def _joiner(dtype: np.dtype[Any]) -> int:
     def join(
         source: int, target: int, rows: int, high: int, columns: int, used: int, add: int
     ) -> None:
-        """d[rows, columns] = [d +] the tile at ``source``."""
+        """d[rows, columns] = [d +] the tile at ``source``, four rows at once where they do."""
         size = _size(kind)
         pitch = _widest(LEFT, kind) * size
-        for column in range(used):
-            here, there = source + column * pitch, target + _word(columns, column)
-            for row in range(high):
-                _join(kind, here + row * size, there + _word(rows, row), add)
+        for row in range(0, high, SQUARE):
+            four = row + SQUARE <= high and _is_run(rows + row * 8, SQUARE, size)
+            for column in range(used):
+                here, there = source + column * pitch, target + _word(columns, column)
+                if four:
+                    _join(kind, SQUARE, here + row * size, there + _word(rows, row), add)
+                    continue
+                for each in range(row, min(row + SQUARE, high)):
+                    _join(kind, 1, here + each * size, there + _word(rows, each), add)
 
     return address_of(join, 7)
 
@@ -761,13 +778,13 @@ def _pack(
     depth: int,
     target: int,
     places: int,
-    table: int,
+    beside: int,
 ) -> None:
     """Panels of a tile's rows or columns, one step along k after the other.
 
     ``across`` and ``along`` are tables of ``count`` rows or columns and ``depth`` steps; where
-    the rows of the first step go is written to the table ``places``, and to the one behind it, of
-    ``table`` bytes, whether grains of rows lie side by side.
+    the rows of the first step go is written to the table ``places``, which grains of rows lie side
+    by side to ``beside``.
     """
     whole, grain, size, part = pack[WHOLE], pack[GRAIN], pack[SIZE], pack[PART]
     square, plain = pack[TURNED], pack[PLAIN] != 0
@@ -780,10 +797,7 @@ def _pack(
             filling = grain - used % grain
             _call(pack[ZEROS], (panel + used * part, filling, depth, pitch, gap))
     if plain and count >= grain and _is_run(across, grain, size):
-        beside = places + table
-        for row in range(0, count, grain):
-            is_run = row + grain <= count and _is_run(across + row * 8, grain, size)
-            _put(beside, row, 1 if is_run else 0)
+        _mark_runs(across, count, grain, size, beside)
         for at in range(depth):
             here, ahead = source + _word(along, at), source + _word(along, min(at + 1, depth - 1))
             _call(pack[RUNS], (here, ahead, across, places, beside, count, at * pitch, gap))
@@ -794,6 +808,14 @@ def _pack(
             _call(pack[STEPS], (source, next_, rows, high, along, depth, to, pitch, gap))
     else:
         _pack_steps(pack, source, across, count, along, depth, places)
+
+
+@compiled
+def _mark_runs(places: int, count: int, grain: int, size: int, beside: int) -> None:
+    """For each grain of places, whether it lies side by side."""
+    for first in range(0, count, grain):
+        is_run = first + grain <= count and _is_run(places + first * 8, grain, size)
+        _put(beside, first, 1 if is_run else 0)
 
 
 @compiled
@@ -872,37 +894,29 @@ def _multiply_panels(
     width: int,
     add: int,
     alpha: int,
+    beside: int,
     apart: int,
+    apart_rows: int,
     apart_columns: int,
 ) -> None:
     """A box of D from packed panels; tiles that are not contiguous are summed apart first.
 
-    The smaller box of A and B stays in the second-level cache: its panels are gone over for each
-    panel of the other.
+    The box of A stays in the second-level cache, a panel of B in the first.
     """
     multiply, join, size = functions[2, MULTIPLY], functions[2, JOIN], functions[0, SIZE]
-    tall, lanes, wide, grain = (
-        functions[0, WHOLE],
-        functions[0, GRAIN],
-        functions[1, WHOLE],
-        functions[1, GRAIN],
-    )
-    high_panels, wide_panels = (height + tall - 1) // tall, (width + wide - 1) // wide
-    by_rows = width < height
-    for at in range(high_panels * wide_panels):
-        if by_rows:
-            i, j = at // wide_panels * tall, at % wide_panels * wide
-        else:
-            i, j = at % high_panels * tall, at // high_panels * wide
-        high, used = min(tall, height - i), min(wide, width - j)
-        left, right = a + i * depth * size, b + j * depth * size
-        whole = used % grain == 0 and high % lanes == 0
-        if whole and _is_run(rows + i * 8, high, size):
-            to = d + _word(rows, i)
-            _call(multiply, (high, used, depth, left, right, to, columns + j * 8, add, alpha))
-        else:
-            _call(multiply, (high, used, depth, left, right, apart, apart_columns, 0, alpha))
-            _call(join, (apart, d, rows + i * 8, high, columns + j * 8, used, add))
+    tall, lanes = functions[0, WHOLE], functions[0, GRAIN]
+    wide, grain = functions[1, WHOLE], functions[1, GRAIN]
+    for j in range(0, width, wide):
+        used, right, places = min(wide, width - j), b + j * depth * size, columns + j * 8
+        for i in range(0, height, tall):
+            high, left, up = min(tall, height - i), a + i * depth * size, rows + i * 8
+            whole = used % grain == 0 and _word(beside, i) != 0
+            if whole and (high <= lanes or _word(beside, i + lanes) != 0):
+                _call(multiply, (high, used, depth, left, right, d, up, places, add, alpha))
+            else:
+                tile = (high, used, depth, left, right, apart, apart_rows, apart_columns, 0, alpha)
+                _call(multiply, tile)
+                _call(join, (apart, d, up, high, places, used, add))
 
 
 @compiled
@@ -932,7 +946,9 @@ def _multiply_boxes(
         _put(tables, column, column * functions[0, WHOLE] * functions[0, SIZE])
     from_a, from_b, rows = tables + each, tables + 2 * each, tables + 3 * each
     columns, steps_a, steps_b = tables + 4 * each, tables + 5 * each, tables + 6 * each
-    places = tables + 7 * each
+    places, beside, apart_rows = tables + 7 * each, tables + 8 * each, tables + 9 * each
+    for row in range(functions[0, WHOLE]):
+        _put(apart_rows, row, row * functions[0, SIZE])
     packed = -1
     at = begin
     while at < end:
@@ -946,13 +962,16 @@ def _multiply_boxes(
         width = _offsets(table, plan[3], plan[4], column % boxes_n, from_b, columns)
         for box in range(first, last):
             depth = _offsets(table, plan[4], plan[5], box, steps_a, steps_b)
-            _pack(functions[1], here_b, from_b, width, steps_b, depth, panels_b, places, each)
+            _pack(functions[1], here_b, from_b, width, steps_b, depth, panels_b, places, beside)
             for row in range(at - column * boxes_m, stop - column * boxes_m):
                 height = _offsets(table, plan[2], plan[3], row, from_a, rows)
                 name = (batch * boxes_m + row) * (last - first) + box - first
                 if name != packed:
-                    _pack(functions[0], here_a, from_a, height, steps_a, depth, room, places, each)
+                    _pack(
+                        functions[0], here_a, from_a, height, steps_a, depth, room, places, beside
+                    )
                     packed = name
+                _mark_runs(rows, height, functions[0, GRAIN], functions[0, SIZE], beside)
                 _multiply_panels(
                     functions,
                     room,
@@ -965,7 +984,9 @@ def _multiply_boxes(
                     width,
                     add if box == first else 1,
                     alpha,
+                    beside,
                     apart,
+                    apart_rows,
                     tables,
                 )
         at = stop
