@@ -29,7 +29,7 @@ class Tiling:
     """Boxes and rates of products by tiles, all threads together."""
 
     flops: Rates  # of whole tiles, panels in cache
-    packed: float  # elements packed per second
+    packed: tuple[float, float, float]  # elements per second: as they lie, turned, one by one
     scattered: float  # elements of D written one by one, per second
     call: float  # seconds: one product, its tables and its threads
     row_bytes: int  # of a register tile; complex tiles have as many rows as their reals
@@ -56,7 +56,8 @@ class Cpu:
     plain_flops: float  # products of types that BLAS has not
     loop_flops: Rates  # on strided operands, without packing
     memory_bandwidth: float  # bytes read and written
-    cache_bandwidth: float  # the same inside the cache of one core
+    repacking_bandwidth: float  # bytes that BLAS packs once more, inside the cache of one core
+    cache_bandwidth: float  # bytes read and written inside the cache of one core
     shared_cache_bandwidth: float  # the same inside the cache all cores share
     transpose_rate: float  # elements moved between two different stride-1 modes
     call: float  # one call of a step from Python
@@ -87,7 +88,9 @@ class Cpu:
         """
         flops = (8 if is_complex(dtype) else 2) * m * n * k
         repacked = (m * k + k * n + 2 * m * n) * item_size(dtype)
-        return count * (self.product + flops / self.flops(dtype) + repacked / self.cache_bandwidth)
+        return count * (
+            self.product + flops / self.flops(dtype) + repacked / self.repacking_bandwidth
+        )
 
     def stream_seconds(self, elements: int, run: int, dtype: str) -> float:
         """Reading or writing ``elements`` in memory, in runs of ``run`` contiguous ones."""
@@ -127,6 +130,7 @@ HOST = Cpu(
     plain_flops=4e9,
     loop_flops=Rates(1.5e9, 1.5e9),
     memory_bandwidth=12e9,
+    repacking_bandwidth=25e9,
     cache_bandwidth=60e9,
     shared_cache_bandwidth=30e9,
     transpose_rate=2.0e9,
@@ -147,14 +151,14 @@ COMPILED = replace(
     HOST,
     tiling=Tiling(
         flops=Rates(90e9, 200e9),
-        packed=2e9,
+        packed=(2e9, 0.6e9, 0.3e9),
         scattered=1.5e9,
         call=25e-6,
         row_bytes=128,
         columns=12,
         column_bytes=1 << 11,
         box_bytes=1 << 19,
-        far_bytes=1 << 21,
+        far_bytes=1 << 20,
         line=128,
         longest=1 << 13,
         boxes=8,

@@ -27,7 +27,7 @@ from contract.products import (
     product_step,
     run_length,
 )
-from contract.tile_options import tile_option
+from contract.tile_options import packs_as_it_lies, tile_option
 
 __all__ = ["host_options"]
 
@@ -53,9 +53,17 @@ def host_options(problem: ProductProblem, cpu: Cpu, brief: bool = False) -> list
             return found
     if prod(loop.extent for loop in loops) > cpu.loop_product:
         tiles = tile_option(problem, cpu)
-        found += [tiles] if tiles is not None else panel_options(problem, loops, cpu)
+        found += [] if tiles is None else [tiles]
+        if tiles is None or not _is_settled(tiles):
+            found += panel_options(problem, loops, cpu)
     found += _transposed_options(problem, loops, cpu)
     return found
+
+
+def _is_settled(tiles: Option) -> bool:
+    """Whether panels cannot be quicker than tiles: these pack operands as they lie."""
+    step = tiles.steps[0]
+    return isinstance(step, Gett) and packs_as_it_lies(step)
 
 
 def _loop_option(problem: ProductProblem, loops: tuple[Loop, ...], cpu: Cpu) -> Option:

@@ -27,7 +27,7 @@ from contract.products import (
     run_length,
 )
 
-__all__ = ["PACKED", "TILED", "tile_option"]
+__all__ = ["PACKED", "TILED", "packs_as_it_lies", "tile_option"]
 
 # What is multiplied and written, and what is converted to it while it is packed.
 TILED = frozenset({"float32", "float64", "complex64", "complex128"})
@@ -246,6 +246,25 @@ def _splits(loops: Sequence[Loop], blocks: Sequence[int], tiling: Tiling) -> int
 # --- what it costs ----------------------------------------------------------------------------
 
 
+def _packing(
+    stride: Stride, loops: Sequence[Loop], across: Sequence[int], along: Sequence[int]
+) -> int:
+    """How an operand is packed: 0 as it lies, 1 turned in squares, 2 element by element."""
+    own = [at for at, loop in enumerate(loops) if stride(loop) and loop.extent > 1]
+    fastest = min(own, key=lambda at: abs(stride(loops[at])), default=None)
+    if fastest is None or fastest in (*across[:1], *along[:1]):
+        return 0
+    return 1 if fastest in across else 2
+
+
+def packs_as_it_lies(step: Gett) -> bool:
+    """Whether both operands are packed in the order in which they lie."""
+    tiles = step.tiles
+    assert tiles is not None
+    sides = ((STRIDE_A, tiles.m), (STRIDE_B, tiles.n))
+    return not any(_packing(stride, step.loops, order, tiles.k) for stride, order in sides)
+
+
 def _seconds(step: Gett, tiles: Tiles, cpu: Cpu, tiling: Tiling) -> float:
     """Products of whole tiles, packing A and B, reading memory, and writing D."""
     loops, dtype, size = step.loops, step.dtype, item_size(step.dtype)
@@ -259,14 +278,15 @@ def _seconds(step: Gett, tiles: Tiles, cpu: Cpu, tiling: Tiling) -> float:
     each = 8 if is_complex(dtype) else 2
     products = each * rows * columns * step.extent(Kind.K, Kind.BATCH)
     seconds = tiling.call + products / tiling.flops.of(dtype)
-    for stride, times in ((STRIDE_A, boxes[Kind.N]), (STRIDE_B, 1)):
+    for stride, times, order in ((STRIDE_A, boxes[Kind.N], tiles.m), (STRIDE_B, 1, tiles.n)):
         own = [
             (loop, block) for loop, block in zip(loops, tiles.blocks, strict=True) if stride(loop)
         ]
         mine, blocks = [loop for loop, _ in own], [block for _, block in own]
         run = run_length(mine, stride, blocks)
         elements = extent_of(mine) * times
-        seconds += cpu.stream_seconds(elements, run, dtype) + elements / tiling.packed
+        seconds += cpu.stream_seconds(elements, run, dtype)
+        seconds += elements / tiling.packed[_packing(stride, loops, order, tiles.k)]
     out = [
         (loop, block)
         for loop, block in zip(loops, tiles.blocks, strict=True)
