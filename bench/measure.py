@@ -5,12 +5,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import exp, isfinite, log, nan
 from statistics import median
+from time import sleep
 
 from bench.device import HOST, Ceilings, Device, Run, host_seconds
 from bench.reference import Reference
 
 Clock = Callable[[Run, int], float]
 
+SETTLED = 0.12  # seconds: OpenBLAS's threads wait for work, taking a core each, for 2^28 clocks
 BATCH_SECONDS = 0.02
 BATCH_CALLS = 1 << 14
 
@@ -183,13 +185,19 @@ def described(error: Exception) -> str:
 def interleaved(
     runs: Mapping[str, Run], repeat: int, short: bool, device: Device
 ) -> dict[str, list[float]]:
-    """``repeat`` samples of seconds per call for each run, taken in turn."""
+    """``repeat`` samples of seconds per call for each run, taken in turn.
+
+    Before each, the threads of the one before go to sleep, and an untimed call wakes its own.
+    """
     clock = device.call_clock if short else device.clock
     batched = short or device.batched
     counts = {name: calls_for(run, clock) if batched else 1 for name, run in runs.items()}
     samples: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeat):
         for name, run in runs.items():
+            if not batched:
+                sleep(SETTLED)
+                clock(run, 1)
             samples[name].append(clock(run, counts[name]))
     return samples
 

@@ -32,6 +32,7 @@ class Tiling:
     packed: tuple[float, float, float]  # elements per second: as they lie, turned, one by one
     scattered: float  # elements of D written one by one, per second
     call: float  # seconds: one product, its tables and its threads
+    tile: float  # seconds: one register tile beside its products
     row_bytes: int  # of a register tile; complex tiles have as many rows as their reals
     columns: int  # of a register tile
     column_bytes: int  # of one column of a panel of B: twelve stay in the first-level cache
@@ -154,6 +155,7 @@ COMPILED = replace(
         packed=(2e9, 0.6e9, 0.3e9),
         scattered=1.5e9,
         call=25e-6,
+        tile=60e-9,
         row_bytes=128,
         columns=12,
         column_bytes=1 << 11,

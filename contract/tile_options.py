@@ -171,11 +171,12 @@ def _shared(
     missing = wanted / (batch * ceil(m / height) * ceil(n / width))
     if missing <= 1:
         return height, width
-    if m >= n or m > 8 * tile[0]:
+    if m >= n or m > 16 * tile[0]:
         pieces = ceil(m / height) * missing
         return max(_whole(m / pieces, tile[0]), min(m, 4 * tile[0])), width
     pieces = ceil(n / width) * missing
-    return height, max(_whole(n / pieces, tile[1]), min(n, 4 * tile[1]))
+    # A is packed for each box of columns.
+    return height, max(_whole(n / pieces, tile[1]), min(width, 8 * tile[1]))
 
 
 def _whole(extent: float, grain: int) -> int:
@@ -252,8 +253,10 @@ def _packing(
     """How an operand is packed: 0 as it lies, 1 turned in squares, 2 element by element."""
     own = [at for at, loop in enumerate(loops) if stride(loop) and loop.extent > 1]
     fastest = min(own, key=lambda at: abs(stride(loops[at])), default=None)
-    if fastest is None or fastest in (*across[:1], *along[:1]):
+    if fastest is None:
         return 0
+    if fastest in (*across[:1], *along[:1]):
+        return 0 if loops[fastest].extent >= SQUARE else 2
     return 1 if fastest in across else 2
 
 
@@ -276,8 +279,10 @@ def _seconds(step: Gett, tiles: Tiles, cpu: Cpu, tiling: Tiling) -> float:
     rows = _whole(places[Kind.M], tiling.rows(dtype) // 2) * boxes[Kind.M]
     columns = _whole(places[Kind.N], tiling.columns // 3) * boxes[Kind.N]
     each = 8 if is_complex(dtype) else 2
-    products = each * rows * columns * step.extent(Kind.K, Kind.BATCH)
-    seconds = tiling.call + products / tiling.flops.of(dtype)
+    batch = step.extent(Kind.BATCH)
+    products = each * rows * columns * step.extent(Kind.K) * batch
+    count = rows * columns * batch * boxes[Kind.K] / (tiling.rows(dtype) * tiling.columns)
+    seconds = tiling.call + products / tiling.flops.of(dtype) + count * tiling.tile
     for stride, times, order in ((STRIDE_A, boxes[Kind.N], tiles.m), (STRIDE_B, 1, tiles.n)):
         own = [
             (loop, block) for loop, block in zip(loops, tiles.blocks, strict=True) if stride(loop)

@@ -391,14 +391,14 @@ def _check_matrix(rows: Sequence[Loop], columns: Sequence[Loop], stride: Stride)
 
 
 def _check_gett(plan: Plan, step: Gett) -> None:
-    if step.panels is not None:
-        _equal("The share of a Gett with panels", step.share, None)
-        _check_panels(plan, step, step.panels)
     if step.tiles is not None:
         _equal(
             "The panels and the share of a Gett by tiles", (step.panels, step.share), (None, None)
         )
         _check_tiles(plan, step, step.tiles)
+    if step.panels is not None:
+        _equal("The share of a Gett with panels", step.share, None)
+        _check_panels(plan, step, step.panels)
     if step.share is not None:
         _check_share(plan, step, step.share)
 

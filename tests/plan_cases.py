@@ -8,15 +8,20 @@ from typing import Any
 
 import contract as ct
 from contract.descriptors import OperationDescriptor
-from contract.heuristics import HOST
+from contract.heuristics import COMPILED, HOST
 from contract.kernels.architectures import architecture_of
 from contract.operators import BinaryOperator, Operator
 from contract.plan import Plan
 from contract.planner import make_plan
 
 EXTENTS = {"a": 6, "b": 5, "c": 4, "i": 3, "k": 8, "l": 2, "m": 7, "o": 1, "z": 0}
-# On the host small products are left to loops: without that limit they have panels too.
-MACHINES = (replace(HOST, loop_product=0), architecture_of(60), architecture_of(90))
+# On the host small products are left to loops: without that limit they have panels and tiles too.
+MACHINES = (
+    replace(HOST, loop_product=0),
+    replace(COMPILED, loop_product=0),
+    architecture_of(60),
+    architecture_of(90),
+)
 RANKS = (0, 2, 5)
 
 

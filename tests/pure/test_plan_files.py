@@ -44,7 +44,11 @@ CHILDREN.set_forkserver_preload(["pytest", __name__])
 def records() -> tuple[Record, ...]:
     """A plan for each operation, every other one measured."""
     return tuple(
-        Record(PREFERENCE, make_plan(each, PREFERENCE, MACHINES[at % 3]), (None, 1.5e-6)[at % 2])
+        Record(
+            PREFERENCE,
+            make_plan(each, PREFERENCE, MACHINES[at % len(MACHINES)]),
+            (None, 1.5e-6)[at % 2],
+        )
         for at, each in enumerate(operations())
     )
 

@@ -13,6 +13,7 @@ import contract as ct
 from contract.codec import decoded, encoded
 from contract.descriptors import Algo
 from contract.errors import CacheFileError, InvalidValueError
+from contract.heuristics import COMPILED
 from contract.kernels.architectures import architecture_of
 from contract.plan import (
     Elementwise,
@@ -153,6 +154,12 @@ def test_an_operation_with_one_number_changed_is_refused() -> None:
             assert is_free or found == plan, at
 
 
+assert COMPILED.tiling is not None
+# A machine where nothing but tiles is quick.
+BOXES = replace(
+    COMPILED, loop_product=0, call=1.0, product=1.0, tiling=replace(COMPILED.tiling, call=0.0)
+)
+
 # --- one rule after the other -------------------------------------------------------------------
 
 CHAIN = make_plan(contraction("ab,bc,cm->am"), ct.PlanPreference(algo=Algo.GEMM), HOST)
@@ -189,6 +196,13 @@ def with_slot(plan: Plan, at: int, **changes: Any) -> Plan:
 
 def with_panels(**changes: Any) -> Plan:
     return with_step(BLOCKED, panels=replace(BLOCKED.steps[0].panels, **changes))
+
+
+BOXED = make_plan(contraction("labk,lkc->lbca"), ct.PlanPreference(kernel_rank=0), BOXES)
+
+
+def with_tiles(**changes: Any) -> Plan:
+    return with_step(BOXED, tiles=replace(BOXED.steps[0].tiles, **changes))
 
 
 def with_share(**changes: Any) -> Plan:
@@ -303,6 +317,31 @@ REFUSED = {
     "parts that are not packed": (with_panels(splits=2, pack_d=False), "Parts of a sum are packed"),
     "no parts": (with_panels(splits=0), "one part or more"),
     "both ways": (with_step(BLOCKED, share=TILED.steps[0].share), "share of a Gett with panels"),
+    "boxes of nothing": (
+        with_tiles(blocks=(0,) * len(BOXED.steps[0].loops)),
+        "A block has up to",
+    ),
+    "too few boxes": (with_tiles(blocks=()), "number of blocks"),
+    "boxes beyond a loop": (
+        with_tiles(blocks=tuple(loop.extent + 1 for loop in BOXED.steps[0].loops)),
+        "A block has up to",
+    ),
+    "products in one box": (
+        with_tiles(blocks=tuple(loop.extent for loop in BOXED.steps[0].loops)),
+        "A block of a loop of kind l",
+    ),
+    "rows along columns": (with_tiles(m=BOXED.steps[0].tiles.n), "order of the loops of kind m"),
+    "steps left out": (with_tiles(k=()), "order of the loops of kind k"),
+    "a loop twice": (with_tiles(n=BOXED.steps[0].tiles.n * 2), "order of the loops of kind n"),
+    "no parts of tiles": (with_tiles(splits=0), "one part or more"),
+    "operators in tiles": (
+        with_step(BOXED, operator_a=ct.Operator.RELU),
+        "operators of A and B in tiles",
+    ),
+    "tiles and panels": (
+        with_step(BOXED, panels=BLOCKED.steps[0].panels),
+        "Gett by tiles",
+    ),
     "a tile of one's own": (
         with_share(tile=replace(TILED.steps[0].share.tile, k=512)),
         "as the tables of tiles say",
