@@ -43,7 +43,6 @@ RUNS, STEPS, SQUARES, ELEMENTS, ZEROS, WHOLE, GRAIN, SIZE, PART, TURNED, PLAIN =
 FUNCTIONS = 11
 MULTIPLY, JOIN = range(2)
 LEFT, RIGHT = np.int8(0), np.int16(0)  # panels of A or B: what differs is compiled in
-LONGEST_BLOCK = 1 << 13  # places along one side of a box
 
 
 # --- the shape of a tile ----------------------------------------------------------------------
