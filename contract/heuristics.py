@@ -29,6 +29,7 @@ class Tiling:
     """Boxes and rates of products by tiles, all threads together."""
 
     flops: Rates  # of whole tiles, panels in cache
+    complex_share: float  # of these rates, what tiles of complex numbers reach
     packed: tuple[float, float, float]  # elements per second: as they lie, turned, one by one
     scattered: float  # elements of D written one by one, per second
     call: float  # seconds: one product, its tables and its threads
@@ -152,9 +153,10 @@ COMPILED = replace(
     HOST,
     tiling=Tiling(
         flops=Rates(90e9, 200e9),
+        complex_share=0.75,
         packed=(2e9, 0.6e9, 0.3e9),
         scattered=1.5e9,
-        call=25e-6,
+        call=50e-6,
         tile=60e-9,
         row_bytes=128,
         columns=12,

@@ -278,11 +278,11 @@ def _seconds(step: Gett, tiles: Tiles, cpu: Cpu, tiling: Tiling) -> float:
         places[loop.kind] *= block
     rows = _whole(places[Kind.M], tiling.rows(dtype) // 2) * boxes[Kind.M]
     columns = _whole(places[Kind.N], tiling.columns // 3) * boxes[Kind.N]
-    each = 8 if is_complex(dtype) else 2
+    each, share = (8, tiling.complex_share) if is_complex(dtype) else (2, 1.0)
     batch = step.extent(Kind.BATCH)
     products = each * rows * columns * step.extent(Kind.K) * batch
     count = rows * columns * batch * boxes[Kind.K] / (tiling.rows(dtype) * tiling.columns)
-    seconds = tiling.call + products / tiling.flops.of(dtype) + count * tiling.tile
+    seconds = tiling.call + products / (share * tiling.flops.of(dtype)) + count * tiling.tile
     for stride, times, order in ((STRIDE_A, boxes[Kind.N], tiles.m), (STRIDE_B, 1, tiles.n)):
         own = [
             (loop, block) for loop, block in zip(loops, tiles.blocks, strict=True) if stride(loop)
