@@ -1,7 +1,8 @@
 """Bytes that networks copy to bring operands into order: ours and opt_einsum's, on one path.
 
-Ours are read off the plan: permutations, and what is packed into panels. opt_einsum multiplies
-with numpy.tensordot, which copies an operand unless its transposition can be reshaped in place.
+Ours are read off the plan for BLAS and panels (tiles permute nothing): permutations, and what is
+packed into panels. opt_einsum multiplies with numpy.tensordot, which copies an operand unless its
+transposition can be reshaped in place.
 ``python -m bench.copies`` prints both for every network.
 """
 

@@ -38,7 +38,7 @@ class Tiling:
     columns: int  # of a register tile
     column_bytes: int  # of one column of a panel of B: twelve stay in the first-level cache
     box_bytes: int  # of a box of A, which stays in the second-level cache
-    far_bytes: int  # of a box of B, which stays in the last
+    far_bytes: int  # of a box of B: larger ones are read from memory again for each box of A
     line: int  # bytes that move together, with the line that is fetched beside it
     longest: int  # places along one side of a box
     boxes: int  # of D, so that threads share them evenly

@@ -21,7 +21,7 @@ from numba.core import cgutils, types
 
 from contract.run.host_kernels import BoxKernel, TileShape
 from contract.run.host_views import Array
-from contract.run.numba_tools import address_of, compiled, emitted
+from contract.run.numba_tools import address_of, compiled, emitted, prefetch
 
 __all__ = ["multiply_boxes", "tile_shape"]
 
@@ -262,17 +262,10 @@ def _fetch(context: Any, address: Any) -> Any:
     """Ask for the line at an address."""
 
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _prefetch(builder, arguments[0], writes=0)
+        prefetch(builder, arguments[0], writes=0, keep=3)
         return codegen.get_dummy_value()
 
     return types.void(types.intp), write
-
-
-def _prefetch(builder: Any, address: Any, writes: int) -> None:
-    byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
-    function = _declared(builder, kind, "llvm.prefetch.p0i8")
-    builder.call(function, [builder.inttoptr(address, byte), flag(writes), flag(3), flag(1)])
 
 
 def _declared(builder: Any, kind: Any, name: str) -> Any:
@@ -322,7 +315,6 @@ def _clear(context: Any, side: Any, kind: Any, to: Any, gap: Any) -> Any:
 def _join(context: Any, kind: Any, count: Any, source: Any, target: Any, add: Any) -> Any:
     """Write a literal number of contiguous elements, or add them to what is there."""
     parts = count.literal_value * (2 if _is_complex(kind) else 1)
-    exact = isinstance(kind, types.Integer)
 
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         *_, source, target, add = arguments
@@ -332,8 +324,7 @@ def _join(context: Any, kind: Any, count: Any, source: Any, target: Any, add: An
         with builder.if_else(builder.icmp_signed("!=", add, add.type(0))) as (then, other):
             with then:
                 old = builder.load(place, align=1)
-                joined = builder.add(old, value) if exact else builder.fadd(old, value)
-                builder.store(joined, place, align=1)
+                builder.store(builder.fadd(old, value), place, align=1)
             with other:
                 builder.store(value, place, align=1)
         return codegen.get_dummy_value()
@@ -399,8 +390,7 @@ class _Tile:
         self.size = self.part.bitwidth // 8
         self.number = codegen.get_value_type(self.part)
         self.vector = ir.VectorType(self.number, self.lanes)
-        self.exact = isinstance(kind, types.Integer)
-        zero = ir.Constant(self.vector, [0 if self.exact else 0.0] * self.lanes)
+        zero = ir.Constant(self.vector, [0.0] * self.lanes)
         self.sums = [
             [[self._variable(zero) for _ in range(self.parts)] for _ in range(self.columns)]
             for _ in range(self.vectors)
@@ -423,7 +413,8 @@ class _Tile:
         for columns in self.places:
             for place in columns:
                 for row in range(0, self.lanes * self.parts * self.size, LINE):
-                    _prefetch(self.builder, self.builder.add(place, place.type(row)), writes=1)
+                    line = self.builder.add(place, place.type(row))
+                    prefetch(self.builder, line, writes=1, keep=3)
 
     def multiply(self, depth: Any, a: Any, b: Any) -> None:
         """Add the products of all steps along k to the sums."""
@@ -464,7 +455,7 @@ class _Tile:
                     to = builder.add(places[column], places[column].type(shift))
                     to = builder.inttoptr(to, self.vector.as_pointer())
                     if adds:
-                        value = self._add(builder.load(to, align=self.size), value)
+                        value = builder.fadd(builder.load(to, align=self.size), value)
                     builder.store(value, to, align=self.size)
 
     def _step(self, at: Any, a: Any, b: Any) -> None:
@@ -503,8 +494,7 @@ class _Tile:
     def _scaled(self, values: list[Any], alpha: list[Any]) -> Iterator[Any]:
         builder = self.builder
         if self.parts == 1:
-            multiply = builder.mul if self.exact else builder.fmul
-            yield multiply(values[0], alpha[0])
+            yield builder.fmul(values[0], alpha[0])
             return
         one, two = values
         yield builder.fsub(builder.fmul(one, alpha[0]), builder.fmul(two, alpha[1]))
@@ -527,15 +517,10 @@ class _Tile:
 
     def _multiply_add(self, one: Any, two: Any, sum_: Any) -> Any:
         builder = self.builder
-        if self.exact:
-            return builder.add(builder.mul(one, two), sum_)
         name = f"llvm.fma.v{self.lanes}f{8 * self.size}"
         kind = ir.FunctionType(self.vector, [self.vector] * 3)
         fma = _declared(builder, kind, name)
         return builder.call(fma, [one, two, sum_])
-
-    def _add(self, one: Any, two: Any) -> Any:
-        return self.builder.add(one, two) if self.exact else self.builder.fadd(one, two)
 
     def _spread(self, value: Any) -> Any:
         """A number in every lane."""
@@ -584,6 +569,17 @@ def _are_apart(rows: int, apart: int, count: int, size: int) -> bool:
 def _packers(is_left: bool, source_dtype: np.dtype[Any], dtype: np.dtype[Any]) -> tuple[int, ...]:
     """The addresses of the functions that pack A, or B: RUNS, STEPS, SQUARES, ELEMENTS, ZEROS."""
     side, source_kind, kind = LEFT if is_left else RIGHT, source_dtype.type(0), dtype.type(0)
+    return (
+        _runs(side, kind),
+        _steps(side, kind),
+        _squares(side, kind),
+        _elements(side, source_kind, kind),
+        _zeros(side, kind),
+    )
+
+
+def _runs(side: Any, kind: Any) -> int:
+    """Packs grains of rows that lie side by side."""
 
     def runs(
         source: int,
@@ -606,6 +602,12 @@ def _packers(is_left: bool, source_dtype: np.dtype[Any], dtype: np.dtype[Any]) -
             for each in range(row, min(row + grain, count)):
                 from_ = source + _word(across, each)
                 _move(side, kind, kind, from_, _word(places, each) + shift, gap)
+
+    return address_of(runs, 8)
+
+
+def _steps(side: Any, kind: Any) -> int:
+    """Packs rows along which k is contiguous."""
 
     def steps(
         source: int,
@@ -643,6 +645,12 @@ def _packers(is_left: bool, source_dtype: np.dtype[Any], dtype: np.dtype[Any]) -
                     _move(side, kind, kind, from_, place + row * part, gap)
             at += count
 
+    return address_of(steps, 9)
+
+
+def _squares(side: Any, kind: Any) -> int:
+    """Packs rows whose neighbours are further on."""
+
     def squares(
         source: int, ahead: int, across: int, places: int, apart: int, shift: int, gap: int
     ) -> None:
@@ -665,11 +673,23 @@ def _packers(is_left: bool, source_dtype: np.dtype[Any], dtype: np.dtype[Any]) -
                     from_ = source + _word(rows, each)
                     _move(side, kind, kind, from_, _word(there, each) + shift, gap)
 
+    return address_of(squares, 7)
+
+
+def _elements(side: Any, source_kind: Any, kind: Any) -> int:
+    """Packs rows from anywhere."""
+
     def elements(source: int, across: int, places: int, count: int, shift: int, gap: int) -> None:
         """Rows from anywhere, for one step along k."""
         for row in range(count):
             from_ = source + _word(across, row)
             _move(side, source_kind, kind, from_, _word(places, row) + shift, gap)
+
+    return address_of(elements, 6)
+
+
+def _zeros(side: Any, kind: Any) -> int:
+    """Packs rows that fill a panel."""
 
     def zeros(to: int, count: int, depth: int, pitch: int, gap: int) -> None:
         """Rows that fill a panel."""
@@ -678,13 +698,7 @@ def _packers(is_left: bool, source_dtype: np.dtype[Any], dtype: np.dtype[Any]) -
             for row in range(count):
                 _clear(side, kind, to + at * pitch + row * part, gap)
 
-    return (
-        address_of(runs, 8),
-        address_of(steps, 9),
-        address_of(squares, 7),
-        address_of(elements, 6),
-        address_of(zeros, 5),
-    )
+    return address_of(zeros, 5)
 
 
 @cache

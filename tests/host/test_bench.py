@@ -11,6 +11,7 @@ import pytest
 
 from bench import __main__ as command
 from bench import candidates, peers, report
+from bench import measure as bench_measure
 from bench.device import HOST, Ceilings, Host, Sizes
 from bench.draws import EXTENTS, FLOPS, LARGEST, MODES, Drawn, contractions
 from bench.library import Library, along, in_letters
@@ -48,6 +49,12 @@ def few_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     """By default those that are quickly imported."""
     monkeypatch.setattr(peers, "DEFAULT", {"host": ("numpy", "opt_einsum")})
     monkeypatch.setattr(peers, "OF_SUITE", {})
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads a clock, so none waits for other libraries' threads to sleep."""
+    monkeypatch.setattr(bench_measure, "sleep", lambda seconds: None)
 
 
 @pytest.fixture
