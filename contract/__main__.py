@@ -1,9 +1,10 @@
-"""The command line: run an expression on files, explain one, see a demo, or manage plans on disk.
+"""The command line: expressions on files, plans explained, a demo, plans on disk, calibration.
 
     python -m contract "abc,kb->ac" A.npy B.npy -o C.npy
     python -m contract explain "abc,kb->ac" a=64,b=32,c=8,k=16
     python -m contract demo --size medium
     python -m contract cache show
+    python -m contract calibrate
 
 A first argument that is the name of a subcommand is one; anything else is an expression.
 Exit codes: 0 done, 1 a check of the demo failed, 2 refused (one line on stderr), 130 interrupted,
@@ -26,20 +27,26 @@ from numpy.typing import NDArray
 
 from contract import (
     ComputeType,
+    Handle,
     TensorDescriptor,
     __version__,
     contract,
     contract_expression,
     demo,
 )
+from contract.calibration import constants
+from contract.calibration_files import calibration_path, write_calibration
 from contract.config import Settings, user_cache_directory
 from contract.descriptors import OperationDescriptor
 from contract.errors import CacheFileError, ContractError, InvalidValueError
 from contract.files import BFLOAT16, ArrayFile, check_writable, read, write
+from contract.heuristics import Cpu
 from contract.plan_files import Record, identity_of, plan_files_in, read_plans
 from contract.planner import operation_extents
+from contract.run.calibrating import Calibration, calibrated
+from contract.run.host import HostExecutor
 from contract.sizes import memory_amount
-from contract.text import Row, aligned, seconds
+from contract.text import Row, aligned, count, seconds
 
 __all__ = ["main"]
 
@@ -48,6 +55,7 @@ Array = NDArray[Any]
 OK, CHECK_FAILED, REFUSED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 PRINTED_WHOLE = 64  # elements
 FIRST_ELEMENTS = 6
+LARGEST_OVERHEAD = 0.01  # seconds; larger constants are rates and shares
 DTYPES = (
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "bool"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -352,10 +360,59 @@ CACHE_ACTIONS: dict[str, Callable[[Path], None]] = {
     "clear": _remove_plans,
 }
 
+# --- calibrate -------------------------------------------------------------------------------
+
+
+def _calibrate(arguments: list[str]) -> int:
+    options = _calibrate_parser().parse_args(arguments)
+    directory = options.directory or user_cache_directory()
+    progress = demo.Progress(sys.stderr)
+    with Handle() as handle:
+        executor = handle.executor
+        assert isinstance(executor, HostExecutor)
+        path = calibration_path(directory, executor.processor)
+        if options.remove:
+            _show(f"{'removed' if path.exists() else 'there is no'} {path}")
+            path.unlink(missing_ok=True)
+            return OK
+        try:
+            found = calibrated(executor, progress)
+        finally:
+            progress.clear()
+        _show(_calibration_text(executor.built_in, found))
+        if not found.is_better:
+            _show("not kept: the built-in model chooses better")
+            return OK
+        write_calibration(path, found.cpu, executor.processor)
+        _show(f"kept in {path}")
+    return OK
+
+
+def _calibration_text(built_in: Cpu, found: Calibration) -> str:
+    """Every constant as it is built in and as it was fitted, and what the models choose."""
+    before, after = constants(built_in), constants(found.cpu)
+    head = ("constant", "built in", "fitted")
+    rows = [(name, _measure(before[name]), _measure(after[name])) for name in before]
+    choices = [
+        f"{name} model: within 10 % of the best candidate in {each.good} of {len(each.ratios)} "
+        f"checks, {each.lost:.1%} of time lost"
+        for name, each in (("built-in", found.before), ("fitted", found.after))
+    ]
+    return "\n".join((*aligned((head, *rows)), *choices))
+
+
+def _measure(constant: float) -> str:
+    """Seconds of an overhead, a rate per second, or a share."""
+    if constant < LARGEST_OVERHEAD:
+        return seconds(constant)
+    return f"{count(constant)}/s" if constant > 1e3 else f"{constant:.2f}"
+
+
 SUBCOMMANDS: dict[str, Callable[[list[str]], int]] = {
     "explain": _explain,
     "demo": _demo,
     "cache": _cache,
+    "calibrate": _calibrate,
 }
 
 
@@ -442,6 +499,20 @@ def _cache_parser() -> _Parser:
         type=Path,
         metavar="DIR",
         help="else that of CONTRACT_CACHE, else the user's cache directory",
+    )
+    return parser
+
+
+def _calibrate_parser() -> _Parser:
+    parser = _parser(
+        "contract calibrate",
+        "Fit the host's model to this machine: two minutes in which nothing else should run.",
+    )
+    parser.add_argument(
+        "--directory", type=Path, metavar="DIR", help="else the user's cache directory"
+    )
+    parser.add_argument(
+        "--remove", action="store_true", help="use the built-in model again, measure nothing"
     )
     return parser
 

@@ -41,6 +41,12 @@ CACHE = Variable(
     "0: plans are not kept on disk; 1: in the user's cache directory; else: in that directory",
     "0",
 )
+CALIBRATION = Variable(
+    "CONTRACT_CALIBRATION",
+    "0: the built-in model of the host; 1: what `python -m contract calibrate` found, in the "
+    "user's cache directory; else: in that directory",
+    "1",
+)
 LOG_LEVEL = Variable(
     "CUTENSOR_LOG_LEVEL",
     "0 nothing, 1 Error, 2 Trace, 3 Hint, 4 Info, 5 Api, each with those before; it wins over the "
@@ -66,6 +72,7 @@ VARIABLES = (
     HOPPER,
     TF32_OVERRIDE,
     CACHE,
+    CALIBRATION,
     LOG_LEVEL,
     LOG_MASK,
     LOG_FILE,
@@ -96,6 +103,7 @@ class Settings:
     hopper: bool = False
     tf32: bool = True
     cache_directory: Path | None = None
+    calibration: str = "1"
     logging: LogSettings = LogSettings()
 
     @classmethod
@@ -112,8 +120,13 @@ class Settings:
             hopper=bool(_integer(values, HOPPER, maximum=1)),
             tf32=values.get(TF32_OVERRIDE.name, TF32_OVERRIDE.default) != "0",
             cache_directory=_cache_directory(values.get(CACHE.name) or CACHE.default),
+            calibration=values.get(CALIBRATION.name) or CALIBRATION.default,
             logging=_log_settings(values),
         )
+
+    def calibration_directory(self) -> Path | None:
+        """Where the host's fitted model is; asked for when something is planned."""
+        return _cache_directory(self.calibration)
 
 
 def user_cache_directory() -> Path:

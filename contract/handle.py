@@ -313,7 +313,7 @@ def _host_executor(settings: Settings, kernels: str | None, threads: int | None)
     threads = settings.threads if threads is None else threads
     if not isinstance(threads, int) or threads < 0:
         raise InvalidValueError(f"threads is an integer of 0 or more: it is {threads!r}.")
-    return HostExecutor(family, threads)
+    return HostExecutor(family, threads, settings.calibration_directory)
 
 
 def _device_executor(settings: Settings, device: Any, kernels: Any, threads: Any) -> Executor:

@@ -6,10 +6,12 @@ result, does not depend on it.
 """
 
 from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import assert_never
 
 from contract.compute import is_blas_type, is_complex, item_size
 
-__all__ = ["COMPILED", "HOST", "Cpu", "Rates", "Tiling"]
+__all__ = ["COMPILED", "HOST", "Cpu", "Lie", "Packing", "Rates", "Tiling"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +26,41 @@ class Rates:
         return self.double if dtype in ("float64", "complex128") else self.single
 
 
+class Lie(Enum):
+    """How an operand lies to the panels it is packed into."""
+
+    STRAIGHT = auto()  # fastest along the panels, or across them
+    TURNED = auto()  # in squares, in registers
+    SINGLE = auto()  # element by element
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Elements packed per second, by the way in which they lie."""
+
+    straight: float
+    turned: float
+    single: float
+
+    def rate(self, lie: Lie) -> float:
+        """The rate for operands that lie so."""
+        match lie:
+            case Lie.STRAIGHT:
+                return self.straight
+            case Lie.TURNED:
+                return self.turned
+            case Lie.SINGLE:
+                return self.single
+        assert_never(lie)
+
+
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """Boxes and rates of products by tiles, all threads together."""
 
     flops: Rates  # of whole tiles, panels in cache
     complex_share: float  # of these rates, what tiles of complex numbers reach
-    packed: tuple[float, float, float]  # elements per second: as they lie, turned, one by one
+    packed: Packing
     scattered: float  # elements of D written one by one, per second
     call: float  # seconds: one product, its tables and its threads
     tile: float  # seconds: one register tile beside its products
@@ -154,7 +184,7 @@ COMPILED = replace(
     tiling=Tiling(
         flops=Rates(90e9, 200e9),
         complex_share=0.75,
-        packed=(2e9, 0.6e9, 0.3e9),
+        packed=Packing(2e9, 0.6e9, 0.3e9),
         scattered=1.5e9,
         call=50e-6,
         tile=60e-9,

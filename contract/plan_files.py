@@ -9,7 +9,6 @@ library touch memory outside its arrays, whoever wrote the file.
 
 import hashlib
 import json
-import stat
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -18,11 +17,23 @@ from functools import cache
 from importlib import resources
 from itertools import accumulate, takewhile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from contract.cache_files import (
+    MOST_BYTES,
+    PRIVATE,
+    Identity,
+    bytes_of,
+    device_path,
+    dumped,
+    hashed,
+    named,
+    parsed,
+    require_room,
+)
 from contract.codec import decoded, encoded
 from contract.descriptors import OperationDescriptor, PlanPreference
-from contract.errors import CacheFileError, ContractError, InvalidValueError
+from contract.errors import CacheFileError, InvalidValueError
 from contract.plan import Plan
 from contract.replacing import replacing
 from contract.verification import verify
@@ -34,7 +45,6 @@ except ImportError:  # not a POSIX system: savers at the same moment may lose a 
     fcntl = None  # type: ignore[assignment]
 
 __all__ = [
-    "Identity",
     "PlanStore",
     "Record",
     "identity_of",
@@ -45,29 +55,11 @@ __all__ = [
 ]
 
 SCHEMA = 1
-MOST_BYTES = 64 << 20  # of a file; 512 large plans take some 8 MiB
 MOST_RECORDS = 512  # of a store
 MOST_STORED = MOST_BYTES // 2  # of their texts: a quotation mark takes two bytes in the file
 LOCK = ".lock"  # in the folder of a store; it stays
-PRIVATE = 0o600  # what was computed is the user's own business
 
 Texts = dict[str, str]  # records by digest, the oldest first
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What plans were made for: they are measured, and planned, for one kind of device.
-
-    ``capability`` is the compute capability or the instructions of a processor, with anything a
-    setting forbids of it; ``units`` are multiprocessors or cores.
-    """
-
-    device: str
-    capability: str
-    units: int
-
-    def __str__(self) -> str:
-        return f"{self.device} ({self.capability}, {self.units} units)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +116,7 @@ def identity_of(path: Path) -> Identity:
 
 def store_path(directory: Path, identity: Identity) -> Path:
     """The file in ``directory`` for the plans of one device."""
-    name = "".join(each if each.isalnum() else "-" for each in identity.device)
-    return directory / f"plans-{name}-{_hashed(_dumped(identity, Identity))[:8]}.json"
+    return device_path(directory, "plans", identity)
 
 
 def plan_files_in(directory: Path) -> list[Path]:
@@ -186,7 +177,7 @@ class PlanStore:
 
     def clear(self) -> None:
         """Forget every record, on disk too."""
-        with self._lock, _named(self.path):
+        with self._lock, named(self.path):
             self.path.unlink(missing_ok=True)
             self._read, self._added = {}, {}
 
@@ -229,26 +220,18 @@ def _newest(others: Texts, added: Texts) -> Texts:
 # --- records ----------------------------------------------------------------------------------
 
 
-def _dumped(value: Any, kind: Any) -> str:
-    return json.dumps(encoded(value, kind), separators=(",", ":"))
-
-
-def _hashed(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 def _digest(operation: OperationDescriptor, preference: PlanPreference) -> str:
-    return _hashed(_dumped(_Key(operation, preference), _Key))
+    return hashed(dumped(_Key(operation, preference), _Key))
 
 
 def _text(record: Record) -> str:
-    return _dumped(record, Record)
+    return dumped(record, Record)
 
 
 def _record(path: Path, digest: str, text: str) -> Record:
     """The record of a text that stands under ``digest``, its plan verified."""
-    with _named(path):
-        record: Record = decoded(_parsed(text), Record)
+    with named(path):
+        record: Record = decoded(parsed(text), Record)
         own = _digest(record.operation, record.preference)
         if own != digest:
             raise CacheFileError(f"A record stands under its digest: {own} under {digest}.")
@@ -291,14 +274,9 @@ def _write(path: Path, texts: Texts, identity: Identity) -> None:
         "records": texts,
     }
     data = json.dumps(document, separators=(",", ":")).encode()
-    with _named(path), replacing(path, PRIVATE) as stream:
-        _require_room(len(data))
+    with named(path), replacing(path, PRIVATE) as stream:
+        require_room(len(data))
         stream.write(data)
-
-
-def _require_room(size: int) -> None:
-    if size > MOST_BYTES:
-        raise CacheFileError(f"a file of plans has at most {MOST_BYTES} bytes: this has {size}.")
 
 
 def _read(path: Path, identity: Identity) -> Texts:
@@ -326,8 +304,8 @@ def _read(path: Path, identity: Identity) -> Texts:
 
 def _document(path: Path) -> dict[str, Any]:
     """The parts of a file of this format."""
-    with _named(path):
-        document = _parsed(_bytes(path))
+    with named(path):
+        document = parsed(bytes_of(path))
         if type(document) is not dict or "schema" not in document:
             raise CacheFileError("damaged: a file of plans is an object with a schema.")
         schema: int = decoded(document["schema"], int)
@@ -341,46 +319,12 @@ def _document(path: Path) -> dict[str, Any]:
 
 
 def _maker(path: Path, document: Mapping[str, Any]) -> _Maker:
-    with _named(path):
+    with named(path):
         maker: _Maker = decoded(document["maker"], _Maker)
     return maker
 
 
-def _bytes(path: Path) -> bytes:
-    """A regular file of bounded size; a pipe would make its reader wait."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise CacheFileError("this is not a regular file.")
-    with path.open("rb") as stream:
-        data = stream.read(MOST_BYTES + 1)
-    _require_room(len(data))
-    return data
-
-
-def _parsed(data: bytes | str) -> Any:
-    try:
-        return json.loads(data, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise CacheFileError(f"damaged: this is not JSON of plans: {error!s:.80}.") from None
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
-
-
 # --- the system -------------------------------------------------------------------------------
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Any refusal as a CacheFileError that begins with the file."""
-    try:
-        yield
-    except CacheFileError as error:
-        raise CacheFileError(f"{path}: {error}") from error
-    except ContractError as error:
-        raise CacheFileError(f"{path}: damaged: {error}") from error
-    except OSError as error:
-        raise CacheFileError(f"{path}: {error.strerror or error}.") from error
 
 
 @contextmanager
@@ -390,7 +334,7 @@ def _alone(path: Path) -> Iterator[None]:
     The folder is made where it is missing, for the user alone.
     """
     with ExitStack() as held:
-        with _named(path):
+        with named(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if fcntl is not None:
                 lock = held.enter_context((path.parent / LOCK).open("ab"))

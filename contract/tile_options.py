@@ -11,7 +11,7 @@ from math import ceil, prod
 
 from contract.compute import is_complex, item_size
 from contract.descriptors import Algo
-from contract.heuristics import Cpu, Tiling
+from contract.heuristics import Cpu, Lie, Tiling
 from contract.operators import Operator
 from contract.plan import Gett, Kind, Loop, Tiles
 from contract.products import (
@@ -247,17 +247,15 @@ def _splits(loops: Sequence[Loop], blocks: Sequence[int], tiling: Tiling) -> int
 # --- what it costs ----------------------------------------------------------------------------
 
 
-def _packing(
-    stride: Stride, loops: Sequence[Loop], across: Sequence[int], along: Sequence[int]
-) -> int:
-    """How an operand is packed: 0 as it lies, 1 turned in squares, 2 element by element."""
+def _lie(stride: Stride, loops: Sequence[Loop], across: Sequence[int], along: Sequence[int]) -> Lie:
+    """How an operand lies to the panels it is packed into."""
     own = [at for at, loop in enumerate(loops) if stride(loop) and loop.extent > 1]
     fastest = min(own, key=lambda at: abs(stride(loops[at])), default=None)
     if fastest is None:
-        return 0
+        return Lie.STRAIGHT
     if fastest in (*across[:1], *along[:1]):
-        return 0 if loops[fastest].extent >= SQUARE else 2
-    return 1 if fastest in across else 2
+        return Lie.STRAIGHT if loops[fastest].extent >= SQUARE else Lie.SINGLE
+    return Lie.TURNED if fastest in across else Lie.SINGLE
 
 
 def packs_as_it_lies(step: Gett) -> bool:
@@ -265,7 +263,7 @@ def packs_as_it_lies(step: Gett) -> bool:
     tiles = step.tiles
     assert tiles is not None
     sides = ((STRIDE_A, tiles.m), (STRIDE_B, tiles.n))
-    return not any(_packing(stride, step.loops, order, tiles.k) for stride, order in sides)
+    return all(_lie(stride, step.loops, order, tiles.k) is Lie.STRAIGHT for stride, order in sides)
 
 
 def _seconds(step: Gett, tiles: Tiles, cpu: Cpu, tiling: Tiling) -> float:
@@ -291,7 +289,7 @@ def _seconds(step: Gett, tiles: Tiles, cpu: Cpu, tiling: Tiling) -> float:
         run = run_length(mine, stride, blocks)
         elements = extent_of(mine) * times
         seconds += cpu.stream_seconds(elements, run, dtype)
-        seconds += elements / tiling.packed[_packing(stride, loops, order, tiles.k)]
+        seconds += elements / tiling.packed.rate(_lie(stride, loops, order, tiles.k))
     out = [
         (loop, block)
         for loop, block in zip(loops, tiles.blocks, strict=True)

@@ -16,6 +16,7 @@ from typing import Any, assert_never
 import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
 
+from contract.cache_files import Identity
 from contract.descriptors import TensorDescriptor
 from contract.kernels.architectures import architecture_of
 from contract.kernels.call import (
@@ -33,7 +34,6 @@ from contract.kernels.recordable import recordable
 from contract.layout import offset_bounds, packed_strides, span
 from contract.logging import Ranges
 from contract.plan import Plan, Scalar, Step
-from contract.plan_files import Identity
 from contract.run.arrays import Array
 from contract.run.device_arrays import DeviceArrays
 from contract.run.driver_library import driver_library, unhindered

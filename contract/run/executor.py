@@ -4,12 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, ParamSpec, Protocol
 
+from contract.cache_files import Identity
 from contract.call_text import operation_text
 from contract.candidates import Machine
 from contract.descriptors import TensorDescriptor
 from contract.logging import LOGGER, Level, Ranges
 from contract.plan import Plan
-from contract.plan_files import Identity
 from contract.run.arrays import Array, Arrays
 
 __all__ = [

@@ -1,17 +1,23 @@
 """Runs a plan on NumPy arrays: each step is prepared once, then called with the slots' arrays."""
 
 import platform
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
+from pathlib import Path
 from time import perf_counter
 from typing import assert_never
 
 import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
 
+from contract.cache_files import Identity, dumped, hashed
+from contract.calibration_files import calibration_path, read_calibration
 from contract.descriptors import TensorDescriptor
-from contract.heuristics import COMPILED, HOST
+from contract.errors import CacheFileError
+from contract.heuristics import COMPILED, HOST, Cpu
 from contract.layout import offset_bounds, packed_strides, span
 from contract.logging import Ranges
 from contract.plan import (
@@ -29,7 +35,6 @@ from contract.plan import (
     View,
     step_text,
 )
-from contract.plan_files import Identity
 from contract.run.arrays import Arrays
 from contract.run.executor import Footprint, Loaded, inside_range
 from contract.run.host_arrays import HostArrays
@@ -182,19 +187,51 @@ class HostExecutor:
 
     arrays = HostArrays()
 
-    def __init__(self, kernels: str = "auto", threads: int = 0) -> None:
+    def __init__(
+        self,
+        kernels: str = "auto",
+        threads: int = 0,
+        calibrations: Callable[[], Path | None] = lambda: None,
+    ) -> None:
         self.workers = Workers(threads or None)
         self.pool = MemoryPool()
         self._numpy = load_kernels("numpy", self.workers)
         self._family = kernels
         self._chosen: HostKernels | None = None
-        self.machine = HOST if family_name(kernels) == "numpy" else COMPILED
+        self._calibrations = calibrations
+
+    @cached_property
+    def machine(self) -> Cpu:
+        """What the planner knows: built in, or fitted to this machine where that was done."""
+        directory = self._calibrations()
+        if directory is None:
+            return self.built_in
+        path = calibration_path(directory, self.processor)
+        try:
+            found = read_calibration(path, self.built_in, self.processor)
+        except CacheFileError as error:
+            warnings.warn(f"The built-in model is used: {error}", RuntimeWarning, stacklevel=2)
+            found = None
+        return self.built_in if found is None else found
 
     @property
-    def identity(self) -> Identity:
+    def built_in(self) -> Cpu:
+        """The model of the processor as the library has it."""
+        return HOST if family_name(self._family) == "numpy" else COMPILED
+
+    @property
+    def processor(self) -> Identity:
         """The processor, its architecture with the family of kernels, and the threads."""
         kind = f"{platform.machine()}, {family_name(self._family)}"
         return Identity(processor_name(), kind, self.workers.threads)
+
+    @property
+    def identity(self) -> Identity:
+        """The processor, and a digest of its model's constants where they were fitted."""
+        if self.machine == self.built_in:
+            return self.processor
+        found = hashed(dumped(self.machine, Cpu))[:8]
+        return replace(self.processor, capability=f"{self.processor.capability}, fitted {found}")
 
     def close(self) -> None:
         """End the threads and give memory back."""

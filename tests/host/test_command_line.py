@@ -5,16 +5,23 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import contract
-from contract import demo, files, plan_files
+from contract import Handle, demo, files, plan_files
 from contract.__main__ import main
+from contract.calibration import CHECKS, constants, method, with_constants
 from contract.files import ArrayFile
+from contract.heuristics import HOST
+from contract.run import calibrating
+from contract.run.calibrating import Calibration, Choices
+from contract.run.host import HostExecutor
 
 ROOT = Path(contract.__file__).parents[1]
 
@@ -514,3 +521,58 @@ def test_the_users_directory_is_meant_where_none_is_named(monkeypatch, tmp_path,
     assert main(["cache", "path"]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'contract'}\n"
     assert "invalid choice: 'list'" in refused(capsys, "cache", "list")
+
+
+def test_calibration_is_kept_where_it_chooses_better_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faster = with_constants(HOST, {"memory_bandwidth": 2 * HOST.memory_bandwidth})
+    found = [Calibration(faster, Choices((1.5, 1.0)), Choices((1.5, 1.2)))]
+    monkeypatch.setattr("contract.__main__.calibrated", lambda *_: found[0])
+    monkeypatch.setenv("CONTRACT_HOST_KERNELS", "numpy")
+    monkeypatch.setenv("CONTRACT_CALIBRATION", str(tmp_path))
+    assert main(["calibrate", "--directory", str(tmp_path)]) == 0
+    assert "not kept: the built-in model chooses better" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+    with Handle() as handle:
+        identity = handle.executor.identity
+        assert handle.executor.machine == HOST
+
+    found[0] = Calibration(faster, Choices((1.5, 1.2)), Choices((1.5, 1.0)))
+    assert main(["calibrate", "--directory", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "memory_bandwidth  " in printed
+    assert "24 G/s" in printed
+    assert "fitted model: within 10 % of the best candidate in 1 of 2 checks, 22.5% of" in printed
+    with Handle() as handle:
+        assert handle.executor.machine == faster
+        assert handle.executor.identity != identity
+    monkeypatch.setenv("CONTRACT_CALIBRATION", "0")
+    with Handle() as handle:
+        assert handle.executor.machine == HOST
+
+    monkeypatch.setenv("CONTRACT_CALIBRATION", str(tmp_path))
+    next(tmp_path.iterdir()).write_text("{}")
+    with Handle() as handle, pytest.warns(RuntimeWarning, match="built-in model is used.*fields"):
+        assert handle.executor.machine == HOST
+    assert main(["calibrate", "--directory", str(tmp_path), "--remove"]) == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_calibration_measures_each_candidate_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock and the least squares, on a machine without noise: what the model predicts."""
+    measured = []
+
+    def least(plans: Sequence[Any], executor: Any) -> tuple[Any, tuple[float, ...]]:
+        measured.append(plans[0].plan)
+        return plans[0], (plans[0].plan.seconds,)
+
+    monkeypatch.setattr(calibrating, "sleep", lambda seconds: None)
+    monkeypatch.setattr(calibrating, "measured_fastest", least)
+    executor = HostExecutor("numpy", 1)
+    found = calibrating.calibrated(executor, lambda text: None)
+    executor.close()
+    assert constants(found.cpu) == pytest.approx(constants(HOST), rel=1e-3)
+    assert found.before.ratios == (1.0,) * len(CHECKS)
+    assert found.is_better
+    assert len(measured) == calibrating.REPETITIONS * len(set(map(method, measured)))

@@ -18,7 +18,8 @@ LEVELS = (
     {"kernels.arithmetic", "kernels.gett_tiles", "call_text", "slicing"},
     {"plan", "kernels.gett_model", "logging"},
     {"products", "kernels.call", "codec", "tree"},
-    {"kernels.condition", "kernels.loops", "packing", "panel_options", "tile_options"},
+    {"cache_files", "kernels.condition", "kernels.loops"},
+    {"packing", "panel_options", "tile_options"},
     {"kernels.product", "kernels.blas", "matrix_options"},
     {"host_options", "device_options"},
     {"candidates"},
@@ -27,6 +28,7 @@ LEVELS = (
     {"kernels.reduce", "kernels.slices", "verification", "advice"},
     {"kernels.lower", "plan_files", "information"},
     {
+        "calibration",
         "run.explain",
         "run.picture",
         "run.workers",
@@ -34,7 +36,7 @@ LEVELS = (
         "run.host_views",
         "run.cupy_module",
     },
-    {"run.progress", "run.processor", "run.driver_library", "run.tensor_maps"},
+    {"calibration_files", "run.progress", "run.processor", "run.driver_library", "run.tensor_maps"},
     {"run.kernel_modules", "nvtx", "run.jax_library", "run.torch_library"},
     {"run.libraries"},
     {"run.arrays"},
@@ -48,7 +50,7 @@ LEVELS = (
     {"run.host_elementwise", "run.host_reductions"},
     {"run.host_products"},
     {"run.host", "run.device", "run.tuned", "run.sliced"},
-    {"run.call", "run.binding"},
+    {"run.call", "run.binding", "run.calibrating"},
     {"run.graph"},
     {"kept_plans"},
     {"planning"},
@@ -64,7 +66,7 @@ LEVELS = (
     {"__main__"},
 )
 ARRAY_LIBRARIES = {"numpy", "cupy", "numba", "torch", "jax"}
-PLANNING = set().union(*LEVELS[:15])
+PLANNING = set().union(*LEVELS[:16])
 
 
 def modules() -> dict[str, Path]:

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 import contract as ct
-from contract import plan_files
+from contract import cache_files, plan_files
+from contract.cache_files import Identity
 from contract.errors import CacheFileError, InvalidValueError
 from contract.plan_files import (
-    Identity,
     PlanStore,
     Record,
     identity_of,
@@ -166,7 +166,7 @@ FOREIGN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "a record that is not JSON": (
         lambda d: summed(d | {"records": dict.fromkeys(d["records"], "{")}),
-        "not JSON of plans",
+        "this is not JSON",
     ),
     "NaN": (lambda d: with_first(d, lambda r: r | {"seconds": float("nan")}), "NaN is no number"),
     "a huge time": (lambda d: with_first(d, lambda r: r | {"seconds": 10**400}), "one of"),
@@ -274,7 +274,7 @@ def test_an_unreadable_file_is_refused(path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_file_that_is_too_large_is_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_plans(path, records()[:2], HERE)
     size = path.stat().st_size
-    monkeypatch.setattr(plan_files, "MOST_BYTES", size - 1)
+    monkeypatch.setattr(cache_files, "MOST_BYTES", size - 1)
     assert f"at most {size - 1} bytes: this has {size}" in refusal(path)
     with pytest.raises(CacheFileError, match="at most"):
         write_plans(path, records(), HERE)

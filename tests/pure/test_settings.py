@@ -22,6 +22,7 @@ def test_settings_read_every_variable() -> None:
         "CONTRACT_HOPPER": "1",
         "NVIDIA_TF32_OVERRIDE": "0",
         "CONTRACT_CACHE": "/var/plans",
+        "CONTRACT_CALIBRATION": "/var/model",
         "CUTENSOR_LOG_LEVEL": "2",
         "CUTENSOR_LOG_MASK": "16",
         "CUTENSOR_LOG_FILE": "log.txt",
@@ -29,7 +30,7 @@ def test_settings_read_every_variable() -> None:
     }
     assert set(given) == {variable.name for variable in VARIABLES}
     logging = LogSettings(3, "log.txt", True)
-    expected = Settings(False, 3, "numpy", True, False, Path("/var/plans"), logging)
+    expected = Settings(False, 3, "numpy", True, False, Path("/var/plans"), "/var/model", logging)
     assert Settings.from_environment(given) == expected
 
 
@@ -37,6 +38,15 @@ def test_plans_are_kept_where_the_system_keeps_the_users_caches() -> None:
     found = Settings.from_environment({"CONTRACT_CACHE": "1"}).cache_directory
     assert found == platformdirs.user_cache_path("contract")
     assert Settings.from_environment({"CONTRACT_CACHE": ""}).cache_directory is None
+
+
+def test_the_fitted_model_is_looked_for_where_the_system_keeps_the_users_caches() -> None:
+    def found(value: str) -> Path | None:
+        return Settings.from_environment({"CONTRACT_CALIBRATION": value}).calibration_directory()
+
+    assert found("") == found("1") == platformdirs.user_cache_path("contract")
+    assert found("0") is None
+    assert found("/var/model") == Path("/var/model")
 
 
 @pytest.mark.parametrize(

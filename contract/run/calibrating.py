@@ -1,0 +1,103 @@
+"""The host's model fitted to this machine, and whether it chooses better than the built-in one."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from math import exp, log
+from time import sleep
+
+from contract.calibration import CHECKS, Method, fitted, method
+from contract.descriptors import PlanPreference
+from contract.heuristics import Cpu
+from contract.plan import Plan
+from contract.planner import ranked_plans
+from contract.run.executor import Loaded
+from contract.run.host import HostExecutor
+from contract.run.tuned import measured_fastest
+
+__all__ = ["Calibration", "Choices", "calibrated"]
+
+SETTLED = 0.12  # seconds after which the threads of a BLAS wait for nothing any more
+CANDIDATES = 6  # of each check: those that are predicted to take least
+REPETITIONS = 3
+NEAR = 1.1  # of the best candidate's time is chosen well
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The time of the chosen candidate in that of the best one, for each check."""
+
+    ratios: tuple[float, ...]
+
+    @property
+    def good(self) -> int:
+        """How many are within 10 % of the best."""
+        return sum(each <= NEAR for each in self.ratios)
+
+    @property
+    def lost(self) -> float:
+        """The geometric mean, less 1."""
+        return exp(sum(map(log, self.ratios)) / len(self.ratios)) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The model fitted to the machine, and what both models choose."""
+
+    cpu: Cpu
+    before: Choices
+    after: Choices
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the fitted model chooses at least as well."""
+        return self.after.lost <= self.before.lost
+
+
+def calibrated(executor: HostExecutor, progress: Callable[[str], None]) -> Calibration:
+    """Measure the probes, fit the model, and measure what it chooses; one or two minutes."""
+    clock = _Clock(executor, progress)
+    cpu = fitted(executor.built_in, clock.seconds)
+    every = [plan for each in (executor.built_in, cpu) for plan in _leading(each)]
+    for plan in every:
+        clock.seconds(plan)
+    return Calibration(cpu, clock.choices(executor.built_in), clock.choices(cpu))
+
+
+def _leading(cpu: Cpu) -> Iterator[Plan]:
+    """The candidates of all checks that a model predicts to take least."""
+    for operation in CHECKS:
+        yield from islice(ranked_plans(operation, PlanPreference(), cpu), CANDIDATES)
+
+
+class _Clock:
+    """What plans take, each measured once."""
+
+    def __init__(self, executor: HostExecutor, progress: Callable[[str], None]) -> None:
+        self._executor = executor
+        self._progress = progress
+        self._known: dict[Method, float] = {}
+
+    def seconds(self, plan: Plan) -> float:
+        """The least of several calls."""
+        key = method(plan)
+        if key not in self._known:
+            self._progress(f"{len(self._known)} products measured")
+            loaded = self._executor.load(plan)
+            self._known[key] = min(self._least(loaded) for _ in range(REPETITIONS))
+        return self._known[key]
+
+    def _least(self, loaded: Loaded) -> float:
+        """The least of calls in a row: what else the machine does may last longer than they."""
+        sleep(SETTLED)
+        _, (seconds,) = measured_fastest([loaded], self._executor)
+        return seconds
+
+    def choices(self, cpu: Cpu) -> Choices:
+        """What the model chooses for the checks, against everything that was measured of them."""
+        ratios = []
+        for operation in CHECKS:
+            chosen = self.seconds(next(ranked_plans(operation, PlanPreference(), cpu)))
+            best = min(time for (each, *_), time in self._known.items() if each == operation)
+            ratios.append(chosen / best)
+        return Choices(tuple(ratios))

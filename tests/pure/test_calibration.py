@@ -1,0 +1,97 @@
+"""The fitted model: it predicts what was measured, and comes back from its file or is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from contract.cache_files import Identity
+from contract.calibration import CHECKS, RANGE, constants, fitted, method, with_constants
+from contract.calibration_files import calibration_path, read_calibration, write_calibration
+from contract.descriptors import PlanPreference
+from contract.errors import CacheFileError
+from contract.heuristics import COMPILED, HOST, Cpu
+from contract.plan import Plan
+from contract.planner import ranked_plans
+
+HERE = Identity("some processor", "x86_64, numba", 2)
+FACTORS = (1.5, 0.7, 2.0, 0.6, 1.3)
+
+
+def hidden(cpu: Cpu) -> Cpu:
+    """A machine whose constants all differ from the built-in ones."""
+    values = constants(cpu).items()
+    return with_constants(
+        cpu, {name: value * FACTORS[at % 5] for at, (name, value) in enumerate(values)}
+    )
+
+
+def predictions(cpu: Cpu, like: Cpu) -> dict[object, float]:
+    """What ``cpu`` predicts for the leading candidates that ``like`` has for the checks."""
+    found: dict[object, float] = {}
+    for operation in CHECKS:
+        leading = method(next(ranked_plans(operation, PlanPreference(), like)))
+        for plan in ranked_plans(operation, PlanPreference(), cpu):
+            if method(plan) == leading:
+                found.setdefault(leading, plan.seconds)
+    return found
+
+
+@pytest.mark.parametrize("built_in", [HOST, COMPILED], ids=["numpy", "numba"])
+def test_the_fitted_model_predicts_a_machine_it_has_not_seen(built_in: Cpu) -> None:
+    machine = hidden(built_in)
+
+    def measured(plan: Plan) -> float:
+        every = ranked_plans(plan.operation, PlanPreference(), machine)
+        return next(each.seconds for each in every if method(each) == method(plan))
+
+    found = predictions(fitted(built_in, measured), machine)
+    before, wanted = predictions(built_in, machine), predictions(machine, machine)
+    errors = [max(found[each] / wanted[each], wanted[each] / found[each]) for each in wanted]
+    at_first = [max(before[each] / wanted[each], wanted[each] / before[each]) for each in wanted]
+    assert len(wanted) == len(CHECKS)
+    assert max(errors) < 1.25 < max(at_first)
+
+
+def test_a_machine_as_the_model_has_it_changes_nothing() -> None:
+    found = constants(fitted(COMPILED, lambda plan: plan.seconds))
+    assert found == pytest.approx(constants(COMPILED), rel=1e-3)
+
+
+def test_no_constant_leaves_its_range() -> None:
+    found = constants(fitted(HOST, lambda plan: 1000 * plan.seconds))
+    for name, value in constants(HOST).items():
+        assert value / RANGE * 0.999 <= found[name] <= value * RANGE * 1.001
+
+
+def test_a_file_gives_the_fitted_model_back(tmp_path: Path) -> None:
+    path = calibration_path(tmp_path / "new", HERE)
+    assert read_calibration(path, COMPILED, HERE) is None
+    write_calibration(path, hidden(COMPILED), HERE)
+    assert read_calibration(path, COMPILED, HERE) == hidden(COMPILED) != COMPILED
+    assert path.stat().st_mode & 0o077 == 0
+    other = Identity("another processor", HERE.capability, 2)
+    assert calibration_path(tmp_path, other) != calibration_path(tmp_path, HERE)
+
+
+def test_files_of_others_and_damaged_ones_are_refused(tmp_path: Path) -> None:
+    path = calibration_path(tmp_path, HERE)
+    write_calibration(path, hidden(COMPILED), HERE)
+    good = json.loads(path.read_text())
+    first, *rest = good["constants"]
+    refused = {
+        "another machine": good | {"identity": good["identity"] | {"units": 64}},
+        "another library version": good | {"version": "0"},
+        "damaged: the constants are": good | {"constants": rest},
+        f"damaged: {first['name']} is 1e-30": good
+        | {"constants": [first | {"value": 1e-30}, *rest]},
+        "has the fields": {"version": good["version"]},
+        "a finite number": good | {"constants": [first | {"value": "1"}, *rest]},
+    }
+    for reason, document in refused.items():
+        path.write_text(json.dumps(document))
+        with pytest.raises(CacheFileError, match=reason):
+            read_calibration(path, COMPILED, HERE)
+    path.write_text("{")
+    with pytest.raises(CacheFileError, match="not JSON"):
+        read_calibration(path, COMPILED, HERE)
