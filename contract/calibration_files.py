@@ -55,14 +55,14 @@ def write_calibration(path: Path, cpu: Cpu, identity: Identity) -> None:
 
 
 def read_calibration(path: Path, cpu: Cpu, identity: Identity) -> Cpu | None:
-    """``cpu`` with the constants of the file, None where there is no file.
+    """``cpu`` with the constants of the file, None where there is none that may be read.
 
     CacheFileError for a file of another version or machine, and for a damaged one.
     """
     with named(path):
         try:
             data = bytes_of(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
             return None
         found: _Calibration = decoded(parsed(data), _Calibration)
         for what, theirs, ours in (

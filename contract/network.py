@@ -12,7 +12,7 @@ from math import inf, prod
 
 from contract.order import Pair, is_slight
 
-__all__ = ["Layout", "Twin", "mode_orders", "scheduled", "twins"]
+__all__ = ["Layout", "Twin", "mode_orders", "scheduled", "twins", "unformed"]
 
 Order = tuple[int, ...]  # modes, the fastest first
 Modes = frozenset[int]
@@ -112,6 +112,36 @@ def _wiring(pair: Pair, one: tuple[int, Order], other: tuple[int, Order]) -> tup
     wires = tuple(numbers.setdefault(mode, len(numbers)) for mode in (*one[1], *other[1]))
     kept = tuple(mode for mode in numbers if mode in pair.modes)
     return (one[0], other[0], wires, tuple(numbers[mode] for mode in kept)), kept
+
+
+# --- what is not formed -----------------------------------------------------------------------
+
+LARGE = 4  # a result of that part of its reader's is worth a pass over memory
+
+
+def unformed(
+    pairs: Sequence[Pair], leaves: Sequence[Modes], size: Callable[[Modes], int]
+) -> frozenset[int]:
+    """Results without sums that are read by a product without sums, which then has three factors.
+
+    One that is much smaller than what is made of it is formed all the same: it saves work.
+    """
+    modes = [*leaves, *(pair.modes for pair in pairs)]
+    count = len(leaves)
+    plain = {
+        node
+        for node, pair in enumerate(pairs, count)
+        if modes[pair.left] | modes[pair.right] == pair.modes
+    }
+    found: set[int] = set()
+    for node in sorted(plain, reverse=True):
+        pair = pairs[node - count]
+        factors = [each for each in (pair.left, pair.right) if each in plain]
+        if node not in found and factors:
+            largest = max(factors, key=lambda each: size(modes[each]))
+            if LARGE * size(modes[largest]) >= size(pair.modes):
+                found.add(largest)
+    return frozenset(found)
 
 
 # --- mode orders --------------------------------------------------------------------------------
@@ -222,7 +252,8 @@ def _pruned(candidates: Iterable[_Candidate], reader: _Reader, kept: int) -> lis
         order = each.layout.order
         summed = _only(order, reader.summed)
         fused = sum(each.layout.after.get(x) == y for x, y in pairwise(summed))
-        look = (summed, fused, order[:1] and order[0] in reader.kept)
+        first = order[:1] and order[0] in reader.kept
+        look: Hashable = (summed, fused, first) if summed else order
         if look not in best or each.cost < best[look].cost:
             best[look] = each
     return sorted(best.values(), key=lambda each: each.cost)[:kept]
@@ -332,12 +363,12 @@ class _Costs:
         The modes that do not make one loop with the first are left to a batch of products.
         """
         modes = free.modes
-        if not modes:
-            return 0.0
         if not self.k:
             own, other = set(factor.order), set(d.order)
             alike = _only(factor.order, other) == _only(d.order, own)
             return 0.0 if alike else self.copies[2] / 2
+        if not modes:
+            return 0.0
         first, start = factor.order[0], d.order[0]
         if start in self.batch or (start in modes and first in modes and start != first):
             return inf
@@ -361,6 +392,9 @@ class _Costs:
     def orders(self, reader: _Reader, death: Mapping[int, int], few: bool) -> dict[Order, None]:
         """Orders that are cheap to write, cheap to read, or both; a ``few`` of them do as well."""
         found: dict[Order, None] = {}
+        whole: dict[Order, None] = {}
+        if not (self.k or reader.summed):
+            whole = dict.fromkeys(self._side_by_side(death))
         for a, b in product(self.left[:2], self.right[:2]):
             self._in_place(a.layout, b.layout, found)
             if not few:
@@ -373,7 +407,15 @@ class _Costs:
             near = (*rest, *like)
             found |= dict.fromkeys(self._arranged(near, near, reader))
         batch = tuple(sorted(self.batch, key=lambda mode: (-death[mode], mode)))
-        return dict.fromkeys((*order, *batch) for order in found)
+        return whole | dict.fromkeys((*order, *batch) for order in found)
+
+    def _side_by_side(self, death: Mapping[int, int]) -> Iterator[Order]:
+        """Nothing is summed here and next: as the result wants it, or as a factor has it."""
+        late = sorted(self.m | self.n | self.batch, key=lambda mode: (-death[mode], mode))
+        yield tuple(late)
+        for each in (*self.left[:2], *self.right[:2]):
+            order = each.layout.order
+            yield (*order, *(mode for mode in late if mode not in order))
 
     def _in_place(self, a: Layout, b: Layout, found: dict[Order, None]) -> None:
         """The free modes of a factor where the summed ones of the other are."""

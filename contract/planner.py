@@ -28,7 +28,7 @@ from contract.errors import InvalidValueError, NotSupportedError
 from contract.expression import mode_extents
 from contract.heuristics import HOST
 from contract.layout import diagonal, packed_strides
-from contract.network import Layout, Twin, mode_orders, scheduled, twins
+from contract.network import Layout, Twin, mode_orders, scheduled, twins, unformed
 from contract.operators import BinaryOperator, Operator
 from contract.order import Pair, pairwise
 from contract.plan import (
@@ -380,16 +380,33 @@ class _Builder:
         terms = [self._in_its_own_type(term) for term in _without_broadcasts(terms)]
         terms = self._reduce_lone_modes(terms, needed)
         network = self._network(terms, needed, target)
+        unformed = self._unformed(terms, network, addend)
+        # The factors of each operand and result, one but of a result that is not formed.
+        nodes: list[tuple[Term, ...]] = [(term,) for term in terms]
         for pair, order in zip(network.pairs[:-1], network.orders, strict=False):
-            twin = network.same.get(len(terms))
-            if twin is None:
-                intermediate = self._packed(len(self.slots), order, self.accumulator)
-                terms.append(self._product(terms, pair, intermediate))
+            node, factors = len(nodes), nodes[pair.left] + nodes[pair.right]
+            twin = network.same.get(node)
+            if twin is not None:
+                (source,) = nodes[twin.source]
+                nodes.append((_renamed(source, twin),))
+            elif node in unformed:
+                nodes.append(factors)
             else:
-                terms.append(_renamed(terms[twin.source], twin))
+                intermediate = self._packed(len(self.slots), order, self.accumulator)
+                nodes.append((self._multiplied(factors, intermediate),))
         if self._is_free(target):
             target = self._packed(target.slot, network.orders[-1], target.dtype)
-        self._product(terms, network.pairs[-1], target, addend, scaled)
+        pair = network.pairs[-1]
+        self._multiplied(nodes[pair.left] + nodes[pair.right], target, addend, scaled)
+
+    def _unformed(
+        self, terms: Sequence[Term], network: _Network, addend: Term | None
+    ) -> frozenset[int]:
+        """The results that are not formed, unless something particular is asked."""
+        if network.same or addend is not None or not self._is_plain():
+            return frozenset()
+        leaves = [frozenset(term.modes) for term in terms]
+        return unformed(network.pairs, leaves, self._elements)
 
     def _network(self, terms: Sequence[Term], needed: set[int], target: Term) -> _Network:
         """What is multiplied when, and in which orders; found once for plans of all ranks."""
@@ -496,29 +513,39 @@ class _Builder:
         size = self._elements(modes) * item_size(self.accumulator)
         return limit is None or rounded(size) <= limit
 
-    def _product(
+    def _multiplied(
         self,
-        terms: Sequence[Term],
-        pair: Pair,
+        factors: tuple[Term, ...],
         d: Term,
         addend: Term | None = None,
         scaled: bool = False,
     ) -> Term:
+        """The product of two factors, or of more where nothing is summed."""
+        first, *others = factors
+        if len(others) == 1:
+            return self._product(first, others[0], d, addend, scaled)
+        alpha = Scalar.ALPHA if scaled else None
+        sources = first.source(d.modes, alpha), *(term.source(d.modes) for term in others)
+        operators = (BinaryOperator.MUL,) * len(others)
+        extents, view = self._extents_of(d), d.view(d.modes)
+        self._place_result(d)
+        step = Elementwise(sources, operators, view, extents, d.modes, self.accumulator)
+        self._add(step, f"{len(factors)} factors element by element, nothing summed")
+        return d
+
+    def _product(self, a: Term, b: Term, d: Term, addend: Term | None, scaled: bool) -> Term:
         """The steps of one product; ``d`` becomes a temporary, or the layout of a free output."""
         temporary = d.slot == len(self.slots)
         problem, names = numbered(
             ProductProblem(
-                *(terms[pair.left], terms[pair.right], d, addend, self.extents, self.accumulator),
+                *(a, b, d, addend, self.extents, self.accumulator),
                 *(scaled, len(self.slots) + temporary),
                 compute=self.operation.rule.compute,
             )
         )
         found = self._options(problem)
         chosen = self._choose(found)
-        if temporary:
-            self._temporary_like(d)
-        elif self._is_free(d):
-            self._laid_out(d, list(d.fastest_first))
+        self._place_result(d)
         self.slots += [Slot(SlotKind.TEMPORARY, tensor) for tensor in chosen.temporaries]
         row = tuple(
             Candidate(each.algo, each.seconds, each.reason, each is chosen, each.copying)
@@ -527,6 +554,13 @@ class _Builder:
         self.steps += map(names.named, chosen.steps)
         self.considered.append(Decision(len(chosen.steps), row))
         return d
+
+    def _place_result(self, d: Term) -> None:
+        """A slot for a temporary; its layout for a result whose layout is free."""
+        if d.slot == len(self.slots):
+            self._temporary_like(d)
+        elif self._is_free(d):
+            self._laid_out(d, d.fastest_first)
 
     def _options(self, problem: ProductProblem) -> list[Option]:
         """The ways to do a product by increasing time; networks have many products alike."""
@@ -540,9 +574,11 @@ class _Builder:
 
     def _is_brief(self) -> bool:
         """Whether only the winner matters: in networks, unless something particular is asked."""
-        asked = self.preference
-        plain = asked.algo is Algo.DEFAULT and asked.kernel_rank == 0
-        return plain and asked.temporary_limit is None and self.count > 2
+        return self._is_plain() and self.preference.temporary_limit is None and self.count > 2
+
+    def _is_plain(self) -> bool:
+        """Whether neither an algorithm nor a rank is asked for."""
+        return self.preference.algo is Algo.DEFAULT and self.preference.kernel_rank == 0
 
     def _choose(self, found: list[Option]) -> Option:
         wanted = self.preference.algo

@@ -28,11 +28,14 @@ from contract.workspace import rounded
 
 __all__ = ["TilePass", "prepare_elementwise", "prepare_permute"]
 
-TILE_BYTES = 1 << 17  # of one operand; four of them fit the cache of a core
-PLAIN_TILE_BYTES = 1 << 21  # the same where nothing is buffered: only calls cost
-LINE_ELEMENTS = 64  # of a tile along the fastest dimension of every operand
+BUFFERED_BYTES = 1 << 20  # of all buffers of a tile: the cache of a core
+PLAIN_BYTES = 1 << 21  # of one operand's tile where nothing is buffered: only calls cost
+SHARED_BYTES = 1 << 17  # of one operand's tile, however few tiles there are
+TILES = 8  # so many at least, so that threads share them evenly
+LINE_ELEMENTS = 128  # of a tile along the fastest dimension of every operand
 SHORT_RUN = 16  # elements; NumPy's loops cost as much as so many elements
 PARALLEL_TILES = 2  # fewer are done before a second thread has started
+PARTS = 4  # for each thread
 NUMPY_BUFFER = 1 << 13  # elements that NumPy's loops may buffer of each operand
 
 
@@ -47,7 +50,7 @@ def prepare_elementwise(
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         total, body = tiles.bound(slots, scalars)
-        share(workers, total, PARALLEL_TILES, memory.tiles, tiles.bytes, body)
+        share(workers, total, PARALLEL_TILES, memory.tiles, tiles.bytes, body, PARTS)
 
     buffers = count * 3 * NUMPY_BUFFER * tiles.dtype.itemsize
     return Prepared(run, tiles=count * tiles.bytes, own=buffers)
@@ -238,16 +241,21 @@ class TilePass:
             self._operand(source, steps)
             for source, steps in zip(step.sources, strides[1:], strict=True)
         ]
-        tile = TILE_BYTES // self.dtype.itemsize
-        self.blocks = _blocks(self.extents, strides, tile)
+        buffers = sum(source.loaded for source in self.sources) + (len(self.sources) > 2)
+        self.blocks = _blocks(self.extents, strides, self._room(BUFFERED_BYTES // max(buffers, 1)))
         self.grid = Blocks(self.extents, self.blocks)
         self.count = self.grid.count
         self.plain_grid: Blocks | None = None
-        if len(self.sources) <= 2 and not any(source.loaded for source in self.sources):
-            larger = tile * PLAIN_TILE_BYTES // TILE_BYTES
-            self.plain_grid = Blocks(self.extents, _blocks(self.extents, strides, larger))
+        if not buffers:
+            larger = _blocks(self.extents, strides, self._room(PLAIN_BYTES))
+            self.plain_grid = Blocks(self.extents, larger)
         self.bytes = self._buffer_bytes()
         self.shapes: Callable[[tuple[int, ...]], list[_Shape]] = cache(self._shapes)
+
+    def _room(self, most: int) -> int:
+        """Elements of a tile of ``most`` bytes, fewer where threads would have too few tiles."""
+        whole = prod(self.extents) * self.dtype.itemsize
+        return max(min(most, whole // TILES), SHARED_BYTES) // self.dtype.itemsize
 
     def _operand(self, source: Source, strides: tuple[int, ...]) -> _Operand:
         dtype = self.types[source.view.slot]

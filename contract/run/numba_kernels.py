@@ -5,7 +5,7 @@ process when two Python threads enter it at once.
 """
 
 from collections.abc import Callable, Sequence
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,10 @@ from contract.run.numpy_kernels import NumpyKernels
 __all__ = ["NumbaKernels"]
 
 MOST_SUMMED = 1 << 16  # entries of the offset tables of a direct product
-AXPY_EXTENT = 16  # from here on vectors along d beat sums along k
+AXPY_EXTENT = 16  # from here on vectors along d beat sums along k that lie as near
+PIECE = 1 << 11  # elements of d that stay in cache while all of k is added to them
+SHARED_WORK = 1 << 16  # multiply-adds worth a thread
+PARTS = 4  # for each thread
 
 
 class NumbaKernels(NumpyKernels):
@@ -116,19 +119,31 @@ class NumbaKernels(NumpyKernels):
             return super().loops(dtype, table)
         kept = sorted((row for row in table if row[0] != "k"), key=lambda row: abs(row[2][2]))
         kept = kept or [("m", 1, (0, 0, 1))]
+        summed = sorted(summed, key=_reach) or [("k", 1, (0, 0, 0))]
+        along_sums = kept[0][1] < AXPY_EXTENT or _reach(summed[0]) < _reach(kept[0])
+        kernel, inner = multiply_axpy, 0
+        if along_sums:
+            kernel, inner = multiply_dot, 1
+        sums = np.array([(extent, *strides[:2]) for _, extent, strides in summed[:inner]], np.int64)
+        sums_a, sums_b = (_offsets(summed[inner:], operand) for operand in (0, 1))
         rows = np.array([(extent, *strides) for _, extent, strides in kept], np.int64)
-        sums_a, sums_b = (_offsets(summed, operand) for operand in (0, 1))
-        kernel = multiply_axpy if kept[0][1] >= AXPY_EXTENT else multiply_dot
-        units = prod(row[1] for row in kept[1:])
-        minimum = max(1, (1 << 16) // (kept[0][1] * len(sums_a)))
+        pieces = ceil(kept[0][1] / PIECE)
+        units = pieces * prod(row[1] for row in kept[1:])
+        work = min(kept[0][1], PIECE) * prod(row[1] for row in summed)
+        minimum = max(1, SHARED_WORK // work)
 
         def run(a: Array, a0: int, b: Array, b0: int, d: Array, d0: int) -> None:
             def part(begin: int, end: int) -> None:
-                kernel(a, a0, b, b0, d, d0, rows, sums_a, sums_b, begin, end)
+                kernel(a, a0, b, b0, d, d0, rows, sums, sums_a, sums_b, pieces, begin, end)
 
-            self.workers.map(part, self.workers.split(units, minimum))
+            self.workers.map(part, self.workers.split(units, minimum, PARTS))
 
         return run
+
+
+def _reach(row: LoopRow) -> int:
+    """How far one step of a loop goes in both operands."""
+    return abs(row[2][0]) + abs(row[2][1])
 
 
 _COMPILED = frozenset(
@@ -218,23 +233,38 @@ def multiply_dot(
     d: Array,
     d0: int,
     rows: Array,
+    sums: Array,
     sums_a: Array,
     sums_b: Array,
+    pieces: int,
     begin: int,
     end: int,
 ) -> None:
-    """d[i] = sum_k a[i + sums_a[k]] * b[i + sums_b[k]] for units begin..end of the outer loops."""
+    """d[i] = sum_k a[i + k] * b[i + k] for units begin..end: pieces of the innermost of i.
+
+    ``sums`` has the innermost loop of k, ``sums_a`` and ``sums_b`` the offsets of the others.
+    """
     n, ia, ib, id_ = rows[0, 0], rows[0, 1], rows[0, 2], rows[0, 3]
+    count, ka, kb = sums[0, 0], sums[0, 1], sums[0, 2]
     for unit in range(begin, end):
-        oa, ob, od = _unit_offsets(rows, unit)
+        piece = unit % pieces
+        oa, ob, od = _unit_offsets(rows, unit // pieces)
         oa, ob, od = oa + a0, ob + b0, od + d0
-        for i in range(n):
-            total = a[np.uint64(oa + i * ia + sums_a[0])] * b[np.uint64(ob + i * ib + sums_b[0])]
-            for k in range(1, sums_a.size):
-                total += (
-                    a[np.uint64(oa + i * ia + sums_a[k])] * b[np.uint64(ob + i * ib + sums_b[k])]
-                )
-            d[np.uint64(od + i * id_)] = total
+        for i in range(n * piece // pieces, n * (piece + 1) // pieces):
+            # Four sums, for one alone waits for itself.
+            one = two = three = four = a.dtype.type(0) * b.dtype.type(0)
+            for k in range(sums_a.size):
+                x, y = oa + i * ia + sums_a[k], ob + i * ib + sums_b[k]
+                for _ in range(count // 4):
+                    one += a[np.uint64(x)] * b[np.uint64(y)]
+                    two += a[np.uint64(x + ka)] * b[np.uint64(y + kb)]
+                    three += a[np.uint64(x + 2 * ka)] * b[np.uint64(y + 2 * kb)]
+                    four += a[np.uint64(x + 3 * ka)] * b[np.uint64(y + 3 * kb)]
+                    x, y = x + 4 * ka, y + 4 * kb
+                for _ in range(count % 4):
+                    one += a[np.uint64(x)] * b[np.uint64(y)]
+                    x, y = x + ka, y + kb
+            d[np.uint64(od + i * id_)] = (one + two) + (three + four)
 
 
 @compiled
@@ -246,25 +276,29 @@ def multiply_axpy(
     d: Array,
     d0: int,
     rows: Array,
+    sums: Array,
     sums_a: Array,
     sums_b: Array,
+    pieces: int,
     begin: int,
     end: int,
 ) -> None:
-    """The same, one vector along d for each k."""
+    """The same, one vector along d for each k; ``sums`` is empty."""
     n, ia, ib, id_ = rows[0, 0], rows[0, 1], rows[0, 2], rows[0, 3]
     for unit in range(begin, end):
-        oa, ob, od = _unit_offsets(rows, unit)
+        piece = unit % pieces
+        oa, ob, od = _unit_offsets(rows, unit // pieces)
         oa, ob, od = oa + a0, ob + b0, od + d0
+        first, last = n * piece // pieces, n * (piece + 1) // pieces
         for k in range(sums_a.size):
             ka, kb = oa + sums_a[k], ob + sums_b[k]
             if k == 0:
-                for i in range(n):
+                for i in range(first, last):
                     d[np.uint64(od + i * id_)] = (
                         a[np.uint64(ka + i * ia)] * b[np.uint64(kb + i * ib)]
                     )
             else:
-                for i in range(n):
+                for i in range(first, last):
                     d[np.uint64(od + i * id_)] += (
                         a[np.uint64(ka + i * ia)] * b[np.uint64(kb + i * ib)]
                     )

@@ -1,5 +1,6 @@
 """What a prepared step is: a function, the memory it needs, and how parts share both."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -43,14 +44,23 @@ def share(
     memory: Array,
     lane: int,
     body: Callable[[int, int, Cutter], None],
+    each: int = 1,
 ) -> None:
-    """body(begin, end, memory of its own) on parts of range(total); ``lane`` bytes for each."""
-    ranges = workers.split(total, minimum)
+    """body(begin, end, memory of its own) on parts of range(total), ``each`` for every thread.
+
+    Parts that run at the same time have ``lane`` bytes of memory each.
+    """
+    ranges = workers.split(total, minimum, each)
     if len(ranges) == 1:
         body(0, total, Cutter(memory))
         return
+    lanes = deque(range(workers.parts(total, minimum)))
 
-    def part(begin: int, end: int, at: int) -> None:
-        body(begin, end, Cutter(memory, at * lane))
+    def part(begin: int, end: int) -> None:
+        mine = lanes.popleft()
+        try:
+            body(begin, end, Cutter(memory, mine * lane))
+        finally:
+            lanes.append(mine)
 
-    workers.map(part, [(*each, at) for at, each in enumerate(ranges)])
+    workers.map(part, ranges)

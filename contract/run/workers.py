@@ -36,16 +36,19 @@ class Workers:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 
-    def split(self, total: int, minimum: int) -> list[Range]:
-        """At most one range for each thread, none below ``minimum`` unless it is the only one."""
+    def split(self, total: int, minimum: int, each: int = 1) -> list[Range]:
+        """At most ``each`` ranges for a thread, none below ``minimum`` unless it is the only one.
+
+        With several, a thread that is held up leaves some to the others.
+        """
         if self.threads == 1 or getattr(self._inside, "flag", False):
             return [(0, total)]
-        parts = self.parts(total, minimum)
+        parts = max(1, min(each * self.threads, total // max(minimum, 1)))
         edges = [total * part // parts for part in range(parts + 1)]
         return list(pairwise(edges))
 
     def parts(self, total: int, minimum: int) -> int:
-        """How many ranges ``split`` gives at most."""
+        """How many ranges of ``split`` run at the same time at most."""
         return max(1, min(self.threads, total // max(minimum, 1)))
 
     def map(self, function: Callable[..., None], parts: Sequence[Part]) -> None:

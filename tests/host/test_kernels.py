@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -200,6 +200,26 @@ def test_direct_products(kernels: HostKernels, loops: list[tuple[str, int]], dty
     wanted = np.einsum(a, of[0], b, of[1], of[2])
     kernels.loops(dtype, table)(*flatten(a), *flatten(b), *flatten(d))
     np.testing.assert_array_equal(d, wanted)
+
+
+@families
+@pytest.mark.parametrize("dtype", ["float32", "complex128", "int16"])
+@pytest.mark.parametrize("layout", ["F", "C"])
+@pytest.mark.parametrize("shape", [(7, 5000), (41, 2049), (1030, 18), (3, 4100)])
+def test_sums_of_rows_and_of_columns(
+    kernels: HostKernels, shape: tuple[int, int], layout: Literal["F", "C"], dtype: str
+) -> None:
+    """D[g] = sum_j A[j, g] B[j, g]: along memory and across it, in pieces, four sums at a time."""
+    rng = np.random.default_rng(shape)
+    a, b = (np.asarray(rng.integers(-3, 4, shape), dtype, order=layout) for _ in range(2))
+    d = np.full(shape[1], 99, dtype)
+    strides = [step // a.itemsize for step in a.strides]
+    table = [
+        ("l", shape[1], (strides[1], strides[1], 1)),
+        ("k", shape[0], (strides[0],) * 2 + (0,)),
+    ]
+    kernels.loops(dtype, table)(*flatten(a), *flatten(b), d, 0)
+    np.testing.assert_array_equal(d, np.sum(a * b, axis=0, dtype=dtype))
 
 
 def test_flat_memory_sees_every_element(rng: np.random.Generator) -> None:

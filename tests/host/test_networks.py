@@ -14,7 +14,7 @@ from contract import network, planner
 from contract.heuristics import HOST
 from contract.network import Layout, mode_orders, scheduled, twins
 from contract.order import Pair
-from contract.plan import Gemm, Kind, Plan
+from contract.plan import Elementwise, Gemm, Gett, Kind, Plan
 from contract.planner import make_plan
 from contract.verification import verify
 
@@ -256,6 +256,54 @@ def test_equal_products_are_formed_once() -> None:
     assert len(shared.steps) == 2
     other = plan("ab,bc,bd,be->acde", path, (0, 1, 0, 1))  # wired otherwise
     assert len(other.steps) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "extent", "steps"),
+    [
+        ("ija,ijb,ijc->ijabc", 3, [3]),
+        ("ija,ijb,ijc->ijabc", 8, [2, 2]),  # ijab is an eighth of the result
+        ("ab,ba,a->ab", 8, [3]),
+        ("a,b,c,d->abcd", 8, [2, 2, 2]),
+        ("ab,b,b,a->ab", 8, [3, 2]),
+        ("a,a,ab->ab", 8, [2, 2]),
+        (",ab,ba->ab", 8, [3]),
+    ],
+)
+def test_three_factors_without_sums_are_one_step(
+    text: str, extent: int, steps: list[int], rng: np.random.Generator
+) -> None:
+    path = [(0, 1)] * text.count(",")
+    made = plan(text, path, extent=extent)
+    verify(made)
+    factors = [len(step.sources) for step in made.steps if isinstance(step, Elementwise)]
+    assert sorted(factors, reverse=True) == steps
+    assert len(made.steps) == len(steps)
+    shapes = [(extent,) * len(term) for term in text.split("->")[0].split(",")]
+    operands = [rng.standard_normal(shape) for shape in shapes]
+    found = ct.contract(text, *operands, alpha=3, optimize=path)
+    np.testing.assert_allclose(found, 3 * np.einsum(text, *operands), rtol=1e-14)
+
+
+def test_what_is_added_to_or_asked_for_has_two_factors(rng: np.random.Generator) -> None:
+    text = "ija,ijb,ijc->ijabc"
+    a, b, c = (rng.standard_normal((5, 4, 3)) for _ in range(3))
+    d = rng.standard_normal((5, 4, 3, 3, 3))
+    expected = np.einsum(text, a, b, c)
+    made = ct.contract(text, a, b, c, beta=2, c=d, out=np.empty_like(d))
+    np.testing.assert_allclose(made, expected + 2 * d, rtol=1e-13)
+    chosen = ct.PlanPreference(algo=ct.Algo.GETT)
+    for step in make_plan(operation(text, 8), chosen).steps:
+        assert isinstance(step, Gett)
+    np.testing.assert_allclose(ct.contract(text, a, b, c, preference=chosen), expected, rtol=1e-13)
+
+
+def test_factors_of_other_types_and_conjugate_ones_are_one_step(rng: np.random.Generator) -> None:
+    a = rng.standard_normal((30, 40, 3)) + 1j * rng.standard_normal((30, 40, 3))
+    b, c = rng.standard_normal((40, 30, 4)).astype("f4"), rng.standard_normal((30, 5))
+    expected = np.einsum("ija,jib,ic->jabic", a.conj(), b, c)
+    found = ct.contract("ija,jib,ic->jabic", a, b, c, operators=(ct.Operator.CONJ, None, None))
+    np.testing.assert_allclose(found, expected, rtol=1e-13)
 
 
 def test_the_same_array_twice_is_noticed() -> None:
