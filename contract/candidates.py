@@ -14,7 +14,7 @@ Machine = Cpu | Architecture
 
 
 def options(problem: ProductProblem, machine: Machine, brief: bool = False) -> list[Option]:
-    """Every way to solve ``problem`` that the machine has, unordered, at least one.
+    """The ways worth trying to solve ``problem`` on the machine, unordered, at least one.
 
     With ``brief`` ways that are certain to lose may be left out.
     """

@@ -1,7 +1,8 @@
 """One pairwise product -> its candidates on the host: steps, each with a predicted cost.
 
-The ways are those of the literature: Gemm (operands used where they lie), Gett by panels or
-loop by loop, TTGT (permute, multiply, permute), and element by element where nothing is summed.
+The ways are those of the literature: Gemm (operands used where they lie), Gett by tiles, by
+panels or loop by loop, TTGT (permute, multiply, permute), and element by element where nothing is
+summed.
 """
 
 from collections.abc import Iterator
@@ -35,10 +36,12 @@ BLAS = Blas(adds=False, halves=False)  # NumPy's matmul
 
 
 def host_options(problem: ProductProblem, cpu: Cpu, brief: bool = False) -> list[Option]:
-    """Every way to solve ``problem`` on the host, unordered, at least one.
+    """The ways to solve ``problem`` on the host, unordered, at least one.
 
-    A mode summed over that one operand has not is left to the loops. With ``brief`` nothing is
-    looked for that packs where one matrix product on the operands as they lie does it all.
+    A mode summed over that one operand has not is left to the loops. Small products are tried
+    without tiles and panels, those whose tiles pack operands as they lie without panels. With
+    ``brief`` nothing is looked for that packs where one matrix product on the operands as they lie
+    does it all.
     """
     loops = loop_table(problem)
     found = [_loop_option(problem, loops, cpu)]

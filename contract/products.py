@@ -1,7 +1,7 @@
 """One pairwise product: its operands, its table of loops, and what makes a matrix for BLAS.
 
-The modules that find ways to run a product (candidates, matrix_options, panel_options) share
-these tables; everything here is arithmetic on plain integers.
+The modules that find ways to run a product (host_options, device_options, and those of tiles,
+panels and matrices) share these tables; everything here is arithmetic on plain integers.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Matrix products and products loop by loop on the host: the steps Gemm and Gett without panels."""
+"""Matrix products and products loop by loop on the host: Gemm, and Gett without panels or tiles."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
