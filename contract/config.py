@@ -28,7 +28,9 @@ NUM_THREADS = Variable(
     "CONTRACT_NUM_THREADS", "threads of the host kernels; 0: one for each usable core", "0"
 )
 HOST_KERNELS = Variable(
-    "CONTRACT_HOST_KERNELS", "auto, numba or numpy: which host kernels move data", "auto"
+    "CONTRACT_HOST_KERNELS",
+    "auto, numba or numpy: which host kernels move, reduce and multiply data",
+    "auto",
 )
 HOPPER = Variable(
     "CONTRACT_HOPPER",
