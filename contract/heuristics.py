@@ -64,7 +64,7 @@ class Tiling:
     scattered: float  # elements of D written one by one, per second
     call: float  # seconds: one product, its tables and its threads
     tile: float  # seconds: one register tile beside its products
-    row_bytes: int  # of a register tile; complex tiles have as many rows as their reals
+    row_bytes: int  # of a register tile; complex tiles have half as many rows as their reals
     columns: int  # of a register tile
     column_bytes: int  # of one column of a panel of B: twelve stay in the first-level cache
     box_bytes: int  # of a box of A, which stays in the second-level cache
