@@ -138,11 +138,6 @@ class Reduce:
     operator: BinaryOperator = BinaryOperator.ADD
     addend: Source | None = None
 
-    @property
-    def reduced(self) -> int:
-        """How many elements of S make one element of T."""
-        return prod(self.extents[self.kept :])
-
 
 class Kind(Enum):
     """Which operands of a product have a mode: l all, m A and D, n B and D, k A and B."""

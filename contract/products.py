@@ -75,10 +75,6 @@ class Term:
     operator: Operator = Operator.IDENTITY
     alignment: int = ALIGNMENT
 
-    def stride(self, mode: int) -> int:
-        """The stride of ``mode``, 0 where the term does not have it."""
-        return self.strides[self.modes.index(mode)] if mode in self.modes else 0
-
     def view(self, modes: Iterable[int]) -> View:
         """The term seen through dimensions ``modes``, of stride 0 where it has not the mode."""
         strides = self.by_mode
@@ -282,34 +278,6 @@ def _reach(row: _Row) -> int:
 def has_lone_sum(loops: Iterable[Loop]) -> bool:
     """Whether some mode is summed over that one operand has not."""
     return any(loop.kind is Kind.K and not (loop.a and loop.b) for loop in loops)
-
-
-def fused(loops: Iterable[Loop]) -> tuple[Loop, ...]:
-    """The same iteration space with every fusable pair of loops made one."""
-    rest = list(loops)
-    done: list[Loop] = []
-    while rest:
-        inner = rest.pop()
-        outer = next((each for each in rest + done if _follows(each, inner)), None)
-        if outer is None:
-            done.append(inner)
-            continue
-        (rest if outer in rest else done).remove(outer)
-        modes = inner.modes + outer.modes
-        rest.append(replace(inner, extent=inner.extent * outer.extent, modes=modes))
-    return tuple(sorted(done, key=lambda loop: (loop.kind.value, abs(loop.d), abs(loop.a))))
-
-
-def _follows(outer: Loop, inner: Loop) -> bool:
-    """Whether a step of ``outer`` continues where ``inner`` ends, in every operand."""
-    extent = inner.extent
-    return (
-        outer.kind is inner.kind
-        and outer.a == inner.a * extent
-        and outer.b == inner.b * extent
-        and outer.d == inner.d * extent
-        and outer.c == inner.c * extent
-    )
 
 
 # --- matrices ---------------------------------------------------------------------------------

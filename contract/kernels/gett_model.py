@@ -20,7 +20,7 @@ from contract.kernels.gett_tiles import (
     tiles,
 )
 
-__all__ = ["best_shares", "share", "share_seconds"]
+__all__ = ["best_shares", "share"]
 
 BLOCK_CLOCKS = 2000  # to begin and to end a block
 ACCESSES = 32  # loads or stores of a multiprocessor per clock: it has as many units
@@ -45,11 +45,6 @@ def best_shares(work: Workload, gpu: Architecture, most: int) -> list[tuple[floa
     found = [min(_timed(work, tile, gpu), key=lambda each: each[0]) for tile in tiles(work, gpu)]
     found.sort(key=lambda each: (each[0], each[1].padded(work.extents)))
     return found[:most]
-
-
-def share_seconds(work: Workload, made: Share, gpu: Architecture) -> float:
-    """The launches, the slowest of arithmetic, L2 and DRAM, and what does not hide behind it."""
-    return _seconds(_costs(work, made.tile, gpu), work, made, gpu)
 
 
 def _timed(work: Workload, tile: Tile, gpu: Architecture) -> Iterator[tuple[float, Share]]:
@@ -82,6 +77,7 @@ def _costs(work: Workload, tile: Tile, gpu: Architecture) -> _Costs:
 
 
 def _seconds(costs: _Costs, work: Workload, made: Share, gpu: Architecture) -> float:
+    """The launches, the slowest of arithmetic, L2 and DRAM, and what does not hide behind it."""
     streamed, delivered = STREAMED * gpu.dram, gpu.multiprocessors * gpu.l2 * gpu.clock
     needed = (
         _clocks(costs, work, made, gpu) / gpu.clock,
