@@ -31,11 +31,6 @@ class Expression:
     output: tuple[int, ...]
     labels: tuple[str, ...]
 
-    @property
-    def contracted(self) -> tuple[int, ...]:
-        """The modes that are summed: those the output has not."""
-        return tuple(mode for mode in range(len(self.labels)) if mode not in self.output)
-
     def __str__(self) -> str:
         separator = "" if all(len(label) == 1 for label in self.labels) else " "
         terms = [separator.join(self.labels[m] for m in modes) for modes in self.inputs]
@@ -71,7 +66,7 @@ class Notation:
         ]
         modes: dict[Label, int] = {}
         inputs = tuple(tuple(modes.setdefault(x, len(modes)) for x in term) for term in terms)
-        output = self._output(terms, widest)
+        output = self._output(widest)
         for label in output:
             if label not in modes:
                 raise InvalidValueError(
@@ -79,7 +74,7 @@ class Notation:
                 )
         return Expression(inputs, tuple(modes[x] for x in output), tuple(map(str, modes)))
 
-    def _output(self, terms: Sequence[Labels], widest: int) -> Labels:
+    def _output(self, widest: int) -> Labels:
         if self.output is None:
             counts = Counter(label for labels in self.inputs for label in labels)
             once = [x for x, n in counts.items() if n == 1 and x is not Ellipsis]

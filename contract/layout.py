@@ -23,7 +23,6 @@ __all__ = [
     "offset_bounds",
     "overlaps",
     "packed_strides",
-    "permute",
     "span",
     "vectorised_layout",
 ]
@@ -42,11 +41,6 @@ def packed_strides(extents: Sequence[int], order: Sequence[int] | None = None) -
         strides[at] = step
         step *= extents[at]
     return tuple(strides)
-
-
-def permute(values: Sequence[int], order: Sequence[int]) -> Ints:
-    """result[i] = values[order[i]]: extents or strides seen in another mode order."""
-    return tuple(values[at] for at in order)
 
 
 def diagonal(

@@ -192,7 +192,3 @@ def test_partially_packed() -> None:
     cnhw = (64, 1, 5, 4)
     assert packed(cnhw, (30, 25, 4, 1), {2, 3})  # HW-packed CNHW
     assert not packed(cnhw, (30, 25, 4, 2), {2, 3})
-
-
-def test_permuting_values() -> None:
-    assert layout.permute((5, 6, 7), (2, 0, 1)) == (7, 5, 6)
