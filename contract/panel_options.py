@@ -117,9 +117,9 @@ def _shapes(problem: ProductProblem, loops: tuple[Loop, ...]) -> Iterator[_Shape
     may_d = problem.c is not None or problem.d.dtype != problem.dtype, True
     for packs in sorted(set(combinations(may_a, may_b, may_d))):
         pack_a, pack_b, pack_d = packs
-        m_chains = _chains(problem, loops, Kind.M, not pack_a, not pack_d)
-        n_chains = _chains(problem, loops, Kind.N, not pack_b, not pack_d)
-        k_chains = _chains(problem, loops, Kind.K, not pack_a, not pack_b)
+        m_chains = _chains(loops, Kind.M, not pack_a, not pack_d)
+        n_chains = _chains(loops, Kind.N, not pack_b, not pack_d)
+        k_chains = _chains(loops, Kind.K, not pack_a, not pack_b)
         for m, n, k in combinations(m_chains, n_chains, k_chains):
             shape = _shape(packs, m, n, k, loops)
             if _is_legal(shape, loops):
@@ -147,11 +147,7 @@ _OPERANDS = {
 
 
 def _chains(
-    problem: ProductProblem,
-    loops: tuple[Loop, ...],
-    kind: Kind,
-    direct_first: bool,
-    direct_second: bool,
+    loops: tuple[Loop, ...], kind: Kind, direct_first: bool, direct_second: bool
 ) -> list[tuple[int, ...]]:
     """Sequences of loops of one kind that are one loop in each operand used where it lies."""
     members = [at for at, loop in enumerate(loops) if loop.kind is kind]
@@ -226,12 +222,7 @@ def _is_legal(shape: _Shape, loops: tuple[Loop, ...]) -> bool:
     )
 
 
-_BLOCKED_KINDS = (
-    (),
-    (Kind.BATCH, Kind.M),
-    (Kind.BATCH, Kind.N),
-    (Kind.K,),
-)
+_BLOCKED_KINDS = ((Kind.BATCH, Kind.M), (Kind.BATCH, Kind.N), (Kind.K,))
 
 
 def _blockings(shape: _Shape, space: _Space) -> Iterator[tuple[int, ...]]:
@@ -248,7 +239,7 @@ def _blockings(shape: _Shape, space: _Space) -> Iterator[tuple[int, ...]]:
         )
         if flag
     ]
-    for kinds in _BLOCKED_KINDS[1:]:
+    for kinds in _BLOCKED_KINDS:
         cut = [at for at, loop in enumerate(loops) if loop.kind in kinds and whole[at] > 1]
         touched = [stride for stride in packed if any(stride(loops[at]) for at in cut)]
         most = _panel_elements(loops, whole, touched)
@@ -277,11 +268,11 @@ def _grow_blocks(
     queues = [queue for queue in queues if queue]
     for queue in queues:  # whole cache lines of every operand come first
         blocks[queue[0]] = min(loops[queue[0]].extent, max(line, blocks[queue[0]]))
-    _complete_chains(shape, loops, blocks, cut)
+    _complete_chains(shape, loops, blocks)
     active = [True] * len(queues)
     while any(active):
         for index, queue in enumerate(queues):
-            grown = _doubled(queue, blocks, loops, shape, cut) if active[index] else None
+            grown = _doubled(queue, blocks, loops, shape) if active[index] else None
             if grown is None or _panel_elements(loops, grown, touched) > elements:
                 active[index] = False
             else:
@@ -299,11 +290,7 @@ def _direct(shape: _Shape) -> Iterator[Stride]:
 
 
 def _doubled(
-    queue: list[int],
-    blocks: list[int],
-    loops: tuple[Loop, ...],
-    shape: _Shape,
-    cut: list[int],
+    queue: list[int], blocks: list[int], loops: tuple[Loop, ...], shape: _Shape
 ) -> list[int] | None:
     """Blocks with the first loop of the queue that is not whole doubled; None if all are."""
     at = next((at for at in queue if blocks[at] < loops[at].extent), None)
@@ -311,13 +298,11 @@ def _doubled(
         return None
     grown = list(blocks)
     grown[at] = min(2 * blocks[at], loops[at].extent)
-    _complete_chains(shape, loops, grown, cut)
+    _complete_chains(shape, loops, grown)
     return grown
 
 
-def _complete_chains(
-    shape: _Shape, loops: tuple[Loop, ...], blocks: list[int], cut: list[int]
-) -> None:
+def _complete_chains(shape: _Shape, loops: tuple[Loop, ...], blocks: list[int]) -> None:
     """A chain used where it lies is one loop only if all but its last part are whole."""
     for chain in shape.chains():
         last = max((i for i, at in enumerate(chain) if blocks[at] > 1), default=0)
