@@ -28,7 +28,7 @@ from contract.run.steps import Memory, Prepared, Scalars, share
 from contract.run.workers import Workers
 from contract.workspace import rounded
 
-__all__ = ["PanelProduct", "prepare_panels"]
+__all__ = ["prepare_panels"]
 
 Name = Literal["a", "b", "d", "c"]
 
@@ -125,11 +125,11 @@ class _Lane:
 
 def prepare_panels(plan: Plan, step: Gett, kernels: HostKernels, workers: Workers) -> Prepared:
     """The step as a function; its panels are workspace."""
-    product = PanelProduct(plan, step, kernels, workers)
+    product = _PanelProduct(plan, step, kernels, workers)
     return Prepared(product, product.workspace, own=product.own_bytes)
 
 
-class PanelProduct:
+class _PanelProduct:
     """A Gett with panels, prepared once: blocks, kernels, and the shape of every panel."""
 
     def __init__(self, plan: Plan, step: Gett, kernels: HostKernels, workers: Workers) -> None:

@@ -21,13 +21,9 @@ from contract.run.numba_tools import address_for, advance, compiled, emitted, pr
 
 __all__ = [
     "CONTIGUOUS",
-    "LOOP",
-    "NUMBERS",
     "PAIRS",
-    "PASS",
     "STRIDED",
     "TABULATED",
-    "TAGS",
     "VECTOR_BYTES",
     "WHOLE",
     "driver",
