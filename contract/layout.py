@@ -34,6 +34,7 @@ def packed_strides(extents: Sequence[int], order: Sequence[int] | None = None) -
     """stride(order[0]) = 1, stride(order[i+1]) = stride(order[i]) * extent(order[i]).
 
     ``order`` lists the dimensions from fastest to slowest; None: as they stand, column-major.
+    Dimensions that it leaves out have stride 0.
     """
     strides = [0] * len(extents)
     step = 1

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from contract.layout import packed_strides
 from contract.operators import Operator
 from contract.plan import Gett, Kind, Loop, Panels, Plan
 from contract.products import block_rank
@@ -374,8 +375,7 @@ class _PanelProduct:
 def _packed_like(x: Array) -> tuple[int, ...]:
     """Strides in bytes of a packed array with the memory order of ``x``."""
     order = sorted(range(x.ndim), key=lambda at: abs(x.strides[at]))
-    strides, _ = compact_strides(x.shape, order)
-    return tuple(stride * x.itemsize for stride in strides)
+    return tuple(stride * x.itemsize for stride in packed_strides(x.shape, order))
 
 
 def _memory(array: Array) -> _Memory:

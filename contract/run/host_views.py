@@ -84,9 +84,4 @@ def compact_strides(extents: Sequence[int], order: Sequence[int]) -> tuple[tuple
 
     Also returns the number of elements.
     """
-    strides = [0] * len(extents)
-    step = 1
-    for at in order:
-        strides[at] = step
-        step *= extents[at]
-    return tuple(strides), prod(extents[at] for at in order)
+    return packed_strides(extents, order), prod(extents[at] for at in order)

@@ -121,6 +121,10 @@ def test_packed_strides_in_any_order(case: tuple[list[int], list[int]]) -> None:
     assert sorted(offsets(tuple(extents), strides)) == list(range(prod(extents)))
 
 
+def test_packed_strides_of_some_dimensions() -> None:
+    assert layout.packed_strides((4, 3, 5), (2, 0)) == (5, 0, 1)
+
+
 def test_diagonals_step_together() -> None:
     assert layout.diagonal((0, 1, 0), (4, 3, 4), (1, 4, 12)) == ((0, 1), (4, 3), (13, 4))
     with pytest.raises(InvalidValueError, match="4 and 5"):
