@@ -18,11 +18,9 @@ from contract.products import (
     STRIDE_D,
     ProductProblem,
     Stride,
-    extent_of,
-    first_stride,
     is_direct,
-    is_matrix,
     loop_table,
+    makes_matrix,
     product_step,
 )
 
@@ -95,13 +93,9 @@ def _lies_like_d(problem: ProductProblem, loops: tuple[Loop, ...]) -> bool:
 def _is_gemm(m: Sequence[Loop], n: Sequence[Loop], k: Sequence[Loop]) -> bool:
     """Whether all three matrices of one product are BLAS matrices."""
     return (
-        is_matrix(extent_of(m), first_stride(m, STRIDE_A), extent_of(k), first_stride(k, STRIDE_A))
-        and is_matrix(
-            extent_of(k), first_stride(k, STRIDE_B), extent_of(n), first_stride(n, STRIDE_B)
-        )
-        and is_matrix(
-            extent_of(m), first_stride(m, STRIDE_D), extent_of(n), first_stride(n, STRIDE_D)
-        )
+        makes_matrix(STRIDE_A, m, k)
+        and makes_matrix(STRIDE_B, k, n)
+        and makes_matrix(STRIDE_D, m, n)
     )
 
 

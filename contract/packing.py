@@ -16,9 +16,7 @@ from contract.products import (
     ProductProblem,
     Stride,
     Term,
-    extent_of,
-    first_stride,
-    is_matrix,
+    makes_matrix,
 )
 
 __all__ = ["Orders", "Permuted", "is_flat_matrix", "matrix_orders", "orders_of", "permuted"]
@@ -164,16 +162,8 @@ class _Packing:
 
 def is_flat_matrix(stride: Stride, rows: tuple[Loop, ...], columns: tuple[Loop, ...]) -> bool:
     """Whether rows and columns are each one loop of the operand, and together a matrix."""
-    return (
-        _is_flat(stride, rows)
-        and _is_flat(stride, columns)
-        and is_matrix(
-            extent_of(rows),
-            first_stride(rows, stride),
-            extent_of(columns),
-            first_stride(columns, stride),
-        )
-    )
+    flat = _is_flat(stride, rows) and _is_flat(stride, columns)
+    return flat and makes_matrix(stride, rows, columns)
 
 
 def _is_flat(stride: Stride, loops: tuple[Loop, ...]) -> bool:

@@ -22,9 +22,8 @@ from contract.products import (
     Stride,
     block_rank,
     extent_of,
-    first_stride,
     is_direct,
-    is_matrix,
+    makes_matrix,
     product_step,
     run_length,
 )
@@ -201,24 +200,9 @@ def _grow_chain(
 def _is_legal(shape: _Shape, loops: tuple[Loop, ...]) -> bool:
     m, n, k = ([loops[at] for at in chain] for chain in (shape.m, shape.n, shape.k))
     return (
-        (
-            shape.pack_a
-            or is_matrix(
-                extent_of(m), first_stride(m, STRIDE_A), extent_of(k), first_stride(k, STRIDE_A)
-            )
-        )
-        and (
-            shape.pack_b
-            or is_matrix(
-                extent_of(k), first_stride(k, STRIDE_B), extent_of(n), first_stride(n, STRIDE_B)
-            )
-        )
-        and (
-            shape.pack_d
-            or is_matrix(
-                extent_of(m), first_stride(m, STRIDE_D), extent_of(n), first_stride(n, STRIDE_D)
-            )
-        )
+        (shape.pack_a or makes_matrix(STRIDE_A, m, k))
+        and (shape.pack_b or makes_matrix(STRIDE_B, k, n))
+        and (shape.pack_d or makes_matrix(STRIDE_D, m, n))
     )
 
 

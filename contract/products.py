@@ -47,6 +47,7 @@ __all__ = [
     "is_direct",
     "is_matrix",
     "loop_table",
+    "makes_matrix",
     "numbered",
     "product_step",
     "run_length",
@@ -294,6 +295,16 @@ def is_matrix(rows: int, row_stride: int, columns: int, column_stride: int) -> b
         return (rows == 1 or row_stride > 0) and (columns == 1 or column_stride > 0)
     return (row_stride == 1 and column_stride >= rows) or (
         column_stride == 1 and row_stride >= columns
+    )
+
+
+def makes_matrix(stride: Stride, rows: Sequence[Loop], columns: Sequence[Loop]) -> bool:
+    """Whether BLAS takes an operand where it lies; rows and columns are each one loop of it."""
+    return is_matrix(
+        extent_of(rows),
+        first_stride(rows, stride),
+        extent_of(columns),
+        first_stride(columns, stride),
     )
 
 
