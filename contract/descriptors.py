@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from math import prod
 from operator import index
 from typing import Any
 
@@ -89,6 +90,11 @@ class TensorDescriptor:
         """The strides in elements, never None."""
         assert self.strides is not None
         return self.strides
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of a packed tensor of these extents."""
+        return prod(self.extents) * item_size(self.dtype)
 
     def __str__(self) -> str:
         extents = ",".join(map(str, self.extents))

@@ -4,9 +4,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from math import inf, prod
+from math import inf
 
-from contract.compute import item_size
 from contract.descriptors import (
     AutotuneMode,
     CacheMode,
@@ -283,8 +282,7 @@ def _apart_bytes(operation: Contraction, chunks: tuple[Chunked, ...]) -> int:
     summed = any(each.mode not in operation.output.modes for each in chunks)
     if not summed or operation.output.tensor.dtype == operation.rule.accumulator:
         return 0
-    tensor = packed_result(operation, chunks)
-    return prod(tensor.extents) * item_size(tensor.dtype)
+    return packed_result(operation, chunks).packed_bytes
 
 
 def _left(preference: PlanPreference, beside: int) -> PlanPreference:

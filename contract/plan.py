@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
-from contract.compute import ComputeType, is_complex, item_size
+from contract.compute import ComputeType, is_complex
 from contract.descriptors import Algo, JitMode, OperationDescriptor, Padding, TensorDescriptor
 from contract.kernels.gett_tiles import Share
 from contract.operators import BinaryOperator, Operator
@@ -62,8 +62,8 @@ class Slot:
 
     @property
     def bytes(self) -> int:
-        """Bytes of a packed tensor of these extents."""
-        return prod(self.tensor.extents) * item_size(self.tensor.dtype)
+        """Bytes of the tensor, packed."""
+        return self.tensor.packed_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from math import prod
 from operator import attrgetter
 from typing import NamedTuple, TypeVar, assert_never
 
-from contract.compute import ComputeType, item_size
+from contract.compute import ComputeType
 from contract.descriptors import Algo, TensorDescriptor
 from contract.operators import BinaryOperator, Operator
 from contract.plan import (
@@ -135,7 +135,7 @@ class Option:
     @property
     def temporary_bytes(self) -> int:
         """Bytes of all temporaries."""
-        return sum(prod(t.extents) * item_size(t.dtype) for t in self.temporaries)
+        return sum(tensor.packed_bytes for tensor in self.temporaries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class Call:
         self.scalar = np.dtype(loaded.scalar_type)
         self.new_output = loaded.new_output
         operation = loaded.plan.operation
-        self.fresh_bytes = _result_bytes(operation)
+        self.fresh_bytes = operation.output.tensor.packed_bytes
         self.limit = limit
         self.needed_bytes = fixed_bytes(operation, copied, None, addend) + loaded.own_bytes
         self.needed_bytes += loaded.required_workspace + loaded.tile_bytes
@@ -292,19 +292,11 @@ def fixed_bytes(
     addend: Layout | None,
 ) -> int:
     """What a call allocates whatever its plan: a new result, copies of what is not describable."""
-    needed = _result_bytes(operation) if out is None else 0
-    needed += sum(_packed_bytes(operation.inputs[at].tensor) for at in copied)
+    needed = operation.output.tensor.packed_bytes if out is None else 0
+    needed += sum(operation.inputs[at].tensor.packed_bytes for at in copied)
     if addend is not None and not is_describable(addend):
         needed += prod(addend.shape) * addend.dtype.itemsize
     return needed
-
-
-def _result_bytes(operation: OperationDescriptor) -> int:
-    return _packed_bytes(operation.output.tensor)
-
-
-def _packed_bytes(tensor: TensorDescriptor) -> int:
-    return prod(tensor.extents) * item_size(tensor.dtype)
 
 
 def scalar_in(dtype: np.dtype[Any], name: str, value: Any) -> Any:
