@@ -17,7 +17,7 @@ import opt_einsum
 from bench.networks import NETWORKS, Network
 from bench.reference import Path, split
 from contract import Contraction, Operand, PlanPreference, TensorDescriptor
-from contract.order import Pair, pairwise
+from contract.order import Pair, pairs_of
 from contract.plan import Gett, Permute, Plan, Step, step_bytes
 from contract.planner import make_plan
 
@@ -72,7 +72,7 @@ def tensordot_bytes(network: Network, path: Path) -> int:
     itemsize = 16 if network.complex else 8
     tensors = [_Seen(tuple(map(labels.index, term)), sizes, "F") for term in terms]
     copied = 0
-    for pair in pairwise(inputs, kept, sizes, tuple(path)):
+    for pair in pairs_of(inputs, kept, sizes, tuple(path)):
         a, b = tensors[pair.left], tensors[pair.right]
         copied += 2 * itemsize * _tensordot(a, b, pair)
         modes = (*(m for m in a.modes if m in pair.modes), *(m for m in b.modes if m in pair.modes))

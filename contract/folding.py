@@ -7,7 +7,7 @@ from contract.compute import accumulator
 from contract.evaluation import evaluate
 from contract.expression import Expression, mode_extents
 from contract.handle import Handle
-from contract.order import Pair, pairwise
+from contract.order import Pair, pairs_of
 from contract.request import Options, Written, path_of, resolve_notation
 from contract.run.arrays import Array, Layout
 
@@ -85,7 +85,7 @@ class _Network:
         expression = resolve_notation(written, shapes)
         extents = mode_extents(expression.inputs, shapes, expression.labels)
         terms = [frozenset(modes) for modes in expression.inputs]
-        pairs = pairwise(terms, frozenset(expression.output), extents, options.optimize)
+        pairs = pairs_of(terms, frozenset(expression.output), extents, options.optimize)
         return cls(expression, pairs, options)
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 
 from contract.errors import InvalidValueError
 
-__all__ = ["Pair", "Path", "contraction_path", "is_path_name", "is_slight", "pairwise"]
+__all__ = ["Pair", "Path", "contraction_path", "is_path_name", "is_slight", "pairs_of"]
 
 CALL_WORK = 1 << 12  # multiply-adds that take as long as calling a step: some microseconds
 TRIED_AT_ONCE = 4  # operands; "auto" tries all orders of so many in less time than greedily one
@@ -32,7 +32,7 @@ class Pair:
     modes: Modes
 
 
-def pairwise(
+def pairs_of(
     inputs: Sequence[Modes], output: Modes, extents: Sequence[int], path: Hashable | Any
 ) -> tuple[Pair, ...]:
     """N-1 pairs that contract ``inputs`` to ``output``; ``path`` as opt_einsum's ``optimize``."""

@@ -8,8 +8,7 @@ modes of extent 1 do not take part.
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
-from itertools import pairwise as neighbours
+from itertools import chain, count, pairwise
 from math import prod
 
 from contract.candidates import Machine, options
@@ -30,7 +29,7 @@ from contract.heuristics import HOST
 from contract.layout import diagonal, packed_strides
 from contract.network import Layout, Twin, mode_orders, scheduled, twins, unformed
 from contract.operators import BinaryOperator, Operator
-from contract.order import Pair, pairwise
+from contract.order import Pair, pairs_of
 from contract.plan import (
     Candidate,
     Decision,
@@ -420,7 +419,7 @@ class _Builder:
     def _pairs(self, terms: Sequence[Term], needed: set[int]) -> tuple[Pair, ...]:
         """The products in an order that keeps little memory alive."""
         modes = [frozenset(term.modes) for term in terms]
-        pairs = pairwise(modes, frozenset(needed), self.extents, self.preference.path)
+        pairs = pairs_of(modes, frozenset(needed), self.extents, self.preference.path)
         return scheduled(pairs, len(terms), self._elements)
 
     def _twins(self, terms: Sequence[Term], pairs: Sequence[Pair]) -> dict[int, Twin]:
@@ -447,9 +446,7 @@ class _Builder:
         """The order of a term's modes, and where it is not contiguous."""
         order, strides, extents = term.fastest_first, term.by_mode, self.extents
         gaps = (
-            fast
-            for fast, slow in neighbours(order)
-            if strides[slow] != strides[fast] * extents[fast]
+            fast for fast, slow in pairwise(order) if strides[slow] != strides[fast] * extents[fast]
         )
         return Layout(order, frozenset(gaps))
 

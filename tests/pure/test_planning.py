@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from contract import Algo, Contraction, Operand, Operator, PlanPreference, TensorDescriptor
 from contract.errors import InvalidValueError, NotSupportedError, UnsupportedTypeError
-from contract.order import pairwise
+from contract.order import pairs_of
 from contract.plan import Elementwise, Gemm, Gett, Kind, Permute, Plan, Reduce
 from contract.planner import make_plan
 from contract.workspace import ALIGNMENT, Lifetime, place
@@ -148,7 +148,7 @@ def test_descriptors_refuse_what_is_no_tensor() -> None:
 @pytest.mark.parametrize("path", ["auto", "greedy", "optimal", True, False, [(1, 2), (0, 1)]])
 def test_pairs_contract_everything(path: object) -> None:
     inputs = [frozenset(x) for x in ((0, 1), (1, 2), (2, 3))]
-    pairs = pairwise(inputs, frozenset((0, 3)), (5, 6, 7, 8), path)
+    pairs = pairs_of(inputs, frozenset((0, 3)), (5, 6, 7, 8), path)
     assert len(pairs) == 2
     assert pairs[-1].modes == {0, 3}
 
@@ -158,7 +158,7 @@ def test_three_operands_are_multiplied_as_is_cheapest(order: tuple[int, int, int
     """(ab bc) cd takes abc + acd = 1800 multiplications, ab (bc cd) bcd + abd = 2800."""
     terms = [frozenset(x) for x in ((0, 1), (1, 2), (2, 3))]
     inputs = [terms[at] for at in order]
-    first, _ = pairwise(inputs, frozenset((0, 3)), (10, 5, 4, 40), "auto")
+    first, _ = pairs_of(inputs, frozenset((0, 3)), (10, 5, 4, 40), "auto")
     assert first.modes == {0, 2}
 
 
@@ -173,13 +173,13 @@ def test_no_path_is_searched_for_products_as_quick_as_their_calls(
         lambda name, find=opt_einsum.paths.get_path_fn: asked.append(name) or find(name),
     )
     ring = [frozenset((at, (at + 1) % 6)) for at in range(6)]
-    assert len(pairwise(ring, frozenset(), (extent,) * 6, "auto")) == 5
+    assert len(pairs_of(ring, frozenset(), (extent,) * 6, "auto")) == 5
     assert asked == ["greedy", "auto"][: 1 + searched]
 
 
 def test_modes_shared_by_three_operands_survive_until_the_last() -> None:
     inputs = [frozenset(x) for x in ((0, 1), (0, 2), (0, 3))]
-    first, second = pairwise(inputs, frozenset((1, 2, 3)), (5, 6, 7, 8), [(0, 1), (0, 1)])
+    first, second = pairs_of(inputs, frozenset((1, 2, 3)), (5, 6, 7, 8), [(0, 1), (0, 1)])
     assert 0 in first.modes
     assert second.modes == {1, 2, 3}
 
@@ -187,7 +187,7 @@ def test_modes_shared_by_three_operands_survive_until_the_last() -> None:
 @pytest.mark.parametrize("path", [[(0, 3)], [(0, 0)], [()]])
 def test_bad_paths_are_refused(path: object) -> None:
     with pytest.raises(InvalidValueError, match="distinct positions"):
-        pairwise([frozenset((0,))] * 3, frozenset(), (5,), path)
+        pairs_of([frozenset((0,))] * 3, frozenset(), (5,), path)
 
 
 # --- the workspace --------------------------------------------------------------------------------

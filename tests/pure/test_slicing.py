@@ -8,7 +8,7 @@ import pytest
 
 import contract as ct
 from contract.fitting import fitting_plan
-from contract.order import pairwise
+from contract.order import pairs_of
 from contract.slicing import (
     Chunked,
     Network,
@@ -173,7 +173,7 @@ def test_the_network_is_the_plans() -> None:
         operation = regular(10, 3, 4, seed)
         network, path = network_of(operation, "greedy")
         leaves = [frozenset(each.modes) for each in operation.inputs]
-        assert len(network.pairs) == len(pairwise(leaves, frozenset(), network.extents, path))
+        assert len(network.pairs) == len(pairs_of(leaves, frozenset(), network.extents, path))
         with ct.Handle() as handle:
             plan = handle.plan(operation, ct.PlanPreference(path=path)).plan
         assert slicing_of(network, (), ()).bytes <= plan.peak_bytes
