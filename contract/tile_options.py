@@ -27,7 +27,7 @@ from contract.products import (
     run_length,
 )
 
-__all__ = ["PACKED", "TILED", "packs_as_it_lies", "tile_option"]
+__all__ = ["PACKED", "SQUARE", "TILED", "packs_as_it_lies", "tile_option"]
 
 # What is multiplied and written, and what is converted to it while it is packed.
 TILED = frozenset({"float32", "float64", "complex64", "complex128"})
@@ -236,12 +236,18 @@ def _even(extent: int, block: int, grain: int) -> int:
 
 def _splits(loops: Sequence[Loop], blocks: Sequence[int], tiling: Tiling) -> int:
     """Sums apart where blocks along k are all there is to share among threads."""
-    boxes = {kind: 1 for kind in Kind}
-    for loop, block in zip(loops, blocks, strict=True):
-        boxes[loop.kind] *= ceil(loop.extent / block)
+    boxes = _boxes(loops, blocks)
     if boxes[Kind.BATCH] * boxes[Kind.M] * boxes[Kind.N] >= tiling.few:
         return 1
     return min(tiling.splits, boxes[Kind.K]) if boxes[Kind.K] >= tiling.splits else 1
+
+
+def _boxes(loops: Sequence[Loop], blocks: Sequence[int]) -> dict[Kind, int]:
+    """The number of boxes along the loops of each kind."""
+    boxes = dict.fromkeys(Kind, 1)
+    for loop, block in zip(loops, blocks, strict=True):
+        boxes[loop.kind] *= ceil(loop.extent / block)
+    return boxes
 
 
 # --- what it costs ----------------------------------------------------------------------------
@@ -269,10 +275,9 @@ def packs_as_it_lies(step: Gett) -> bool:
 def _seconds(step: Gett, tiles: Tiles, cpu: Cpu, tiling: Tiling) -> float:
     """Products of whole tiles, packing A and B, reading memory, and writing D."""
     loops, dtype, size = step.loops, step.dtype, item_size(step.dtype)
-    boxes = {kind: 1 for kind in Kind}
-    places = {kind: 1 for kind in Kind}
+    boxes = _boxes(loops, tiles.blocks)
+    places = dict.fromkeys(Kind, 1)
     for loop, block in zip(loops, tiles.blocks, strict=True):
-        boxes[loop.kind] *= ceil(loop.extent / block)
         places[loop.kind] *= block
     rows = _whole(places[Kind.M], tiling.rows(dtype) // 2) * boxes[Kind.M]
     columns = _whole(places[Kind.N], tiling.columns // 3) * boxes[Kind.N]

@@ -22,6 +22,7 @@ from numba.core import cgutils, types
 from contract.run.host_kernels import BoxKernel, TileShape
 from contract.run.host_views import Array
 from contract.run.numba_tools import address_of, compiled, emitted, prefetch
+from contract.tile_options import SQUARE
 
 __all__ = ["multiply_boxes", "tile_shape"]
 
@@ -32,7 +33,6 @@ __all__ = ["multiply_boxes", "tile_shape"]
 GROUPS = 5
 BOXES_M, BOXES_N, PANELS_B, APART, TABLES, TABLE = range(GROUPS + 1, GROUPS + 7)
 NUMBERS, LOOP = GROUPS + 7, 4
-SQUARE = 4  # squares of so many elements are turned in registers
 WIDTHS = 3  # of a tile: a third of its columns, two thirds, all
 UNROLL = 4
 LINE = 64
