@@ -100,11 +100,11 @@ def _blocks(loops: Sequence[Loop], dtype: str, tiling: Tiling) -> tuple[int, ...
     groups = {kind: [loop for loop in loops if loop.kind is kind] for kind in Kind}
     m, n, k, batch = (extent_of(groups[x]) for x in (Kind.M, Kind.N, Kind.K, Kind.BATCH))
 
-    def sides(one: Stride, weight: int, grain: int) -> _Side:
+    def side(one: Stride, weight: int, grain: int) -> _Side:
         return _Side(one, weight, grain, min((abs(one(x)) for x in loops if one(x)), default=0))
 
-    a, b = sides(STRIDE_A, n, line), sides(STRIDE_B, m, line)
-    reads, writes = sides(STRIDE_A, k, line), sides(STRIDE_D, 2 * n, rows)
+    a, b = side(STRIDE_A, n, line), side(STRIDE_B, m, line)
+    reads, writes = side(STRIDE_A, k, line), side(STRIDE_D, 2 * n, rows)
     deepest = max(tiling.column_bytes // size, 1)
     if _are_crossed(groups[Kind.M], reads, writes):
         deepest = max(deepest // 2, 1)  # a box has room for long runs of both
@@ -122,7 +122,7 @@ def _blocks(loops: Sequence[Loop], dtype: str, tiling: Tiling) -> tuple[int, ...
         Kind.K: along,
         Kind.M: _grown(groups[Kind.M], (writes, reads), height),
         Kind.N: _grown(
-            groups[Kind.N], (sides(STRIDE_D, 2 * m, SQUARE), sides(STRIDE_B, k, line)), width
+            groups[Kind.N], (side(STRIDE_D, 2 * m, SQUARE), side(STRIDE_B, k, line)), width
         ),
     }
     each = {kind: iter(blocks) for kind, blocks in across.items()}

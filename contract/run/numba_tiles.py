@@ -31,16 +31,17 @@ __all__ = ["multiply_boxes", "tile_shape"]
 # are panels of B, a tile apart and tables of offsets, and the bytes of one; then the table of
 # loops, the fastest first: extent, block, and the strides in two operands, in bytes.
 GROUPS = 5
-BOXES_M, BOXES_N, PANELS_B, APART, TABLES, TABLE = range(GROUPS + 1, GROUPS + 7)
+BOXES_M, BOXES_N, PANELS_B, APART, TABLES_AT, TABLE_BYTES = range(GROUPS + 1, GROUPS + 7)
 NUMBERS, LOOP = GROUPS + 7, 4
-WIDTHS = 3  # of a tile: a third of its columns, two thirds, all
+THIRDS = 3  # of a tile's columns: a narrower one has one of them, or two
 UNROLL = 4
 LINE = 64
-# A table of packing: functions, then rows of a whole panel and of a grain of it, bytes of an
-# element and from one row to the next, rows of a square that are turned, and whether elements are
-# copied as they are.
+# The kernels for some types are a table. A row for A and one for B say how they are packed: the
+# addresses of functions, then rows of a whole panel and of a grain of it, bytes of an element and
+# from one row to the next, rows of a square that are turned, and whether elements are copied as
+# they are. The third row has the functions that multiply a tile and that write one.
 RUNS, STEPS, SQUARES, ELEMENTS, ZEROS, WHOLE, GRAIN, SIZE, PART, TURNED, PLAIN = range(11)
-FUNCTIONS = 11
+ENTRIES = PLAIN + 1
 MULTIPLY, JOIN = range(2)
 LEFT, RIGHT = np.int8(0), np.int16(0)  # panels of A or B: what differs is compiled in
 
@@ -69,7 +70,7 @@ def tile_shape(dtype: np.dtype[Any]) -> TileShape:
     """
     real = dtype.itemsize // (2 if dtype.kind == "c" else 1)
     return TileShape(
-        1 if dtype.kind == "c" else 2, _VECTOR_BYTES // real, _SUMS // 2, _SUMS // 2 // WIDTHS
+        1 if dtype.kind == "c" else 2, _VECTOR_BYTES // real, _SUMS // 2, _SUMS // 2 // THIRDS
     )
 
 
@@ -356,7 +357,7 @@ def _multiply_tile(
     widest = _shape_of(kind)
     shape = (
         min(vectors.literal_value, widest.vectors),
-        columns.literal_value * widest.columns // 3,
+        columns.literal_value * widest.columns // THIRDS,
     )
 
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -896,7 +897,7 @@ def _offsets(table: Array, begin: int, end: int, index: int, first: int, second:
 
 @compiled
 def _multiply_panels(
-    functions: Array,
+    kernels: Array,
     a: int,
     b: int,
     depth: int,
@@ -916,9 +917,9 @@ def _multiply_panels(
 
     The box of A stays in the second-level cache, a panel of B in the first.
     """
-    multiply, join, size = functions[2, MULTIPLY], functions[2, JOIN], functions[0, SIZE]
-    tall, lanes = functions[0, WHOLE], functions[0, GRAIN]
-    wide, grain = functions[1, WHOLE], functions[1, GRAIN]
+    multiply, join, size = kernels[2, MULTIPLY], kernels[2, JOIN], kernels[0, SIZE]
+    tall, lanes = kernels[0, WHOLE], kernels[0, GRAIN]
+    wide, grain = kernels[1, WHOLE], kernels[1, GRAIN]
     for j in range(0, width, wide):
         used, right, places = min(wide, width - j), b + j * depth * size, columns + j * 8
         for i in range(0, height, tall):
@@ -935,7 +936,7 @@ def _multiply_panels(
 @compiled
 def _multiply_boxes(
     plan: Array,
-    functions: Array,
+    kernels: Array,
     a: int,
     b: int,
     d: int,
@@ -954,14 +955,14 @@ def _multiply_boxes(
     """
     table = plan[NUMBERS:].reshape(-1, LOOP)
     boxes_m, boxes_n, panels_b = plan[BOXES_M], plan[BOXES_N], room + plan[PANELS_B]
-    apart, tables, each = room + plan[APART], room + plan[TABLES], plan[TABLE]
-    for column in range(functions[1, WHOLE]):
-        _put(tables, column, column * functions[0, WHOLE] * functions[0, SIZE])
+    apart, tables, each = room + plan[APART], room + plan[TABLES_AT], plan[TABLE_BYTES]
+    for column in range(kernels[1, WHOLE]):
+        _put(tables, column, column * kernels[0, WHOLE] * kernels[0, SIZE])
     from_a, from_b, rows = tables + each, tables + 2 * each, tables + 3 * each
     columns, steps_a, steps_b = tables + 4 * each, tables + 5 * each, tables + 6 * each
     places, beside, apart_rows = tables + 7 * each, tables + 8 * each, tables + 9 * each
-    for row in range(functions[0, WHOLE]):
-        _put(apart_rows, row, row * functions[0, SIZE])
+    for row in range(kernels[0, WHOLE]):
+        _put(apart_rows, row, row * kernels[0, SIZE])
     packed = -1
     at = begin
     while at < end:
@@ -975,18 +976,16 @@ def _multiply_boxes(
         width = _offsets(table, plan[3], plan[4], column % boxes_n, from_b, columns)
         for box in range(first, last):
             depth = _offsets(table, plan[4], plan[5], box, steps_a, steps_b)
-            _pack(functions[1], here_b, from_b, width, steps_b, depth, panels_b, places, beside)
+            _pack(kernels[1], here_b, from_b, width, steps_b, depth, panels_b, places, beside)
             for row in range(at - column * boxes_m, stop - column * boxes_m):
                 height = _offsets(table, plan[2], plan[3], row, from_a, rows)
                 name = (batch * boxes_m + row) * (last - first) + box - first
                 if name != packed:
-                    _pack(
-                        functions[0], here_a, from_a, height, steps_a, depth, room, places, beside
-                    )
+                    _pack(kernels[0], here_a, from_a, height, steps_a, depth, room, places, beside)
                     packed = name
-                _mark_runs(rows, height, functions[0, GRAIN], functions[0, SIZE], beside)
+                _mark_runs(rows, height, kernels[0, GRAIN], kernels[0, SIZE], beside)
                 _multiply_panels(
-                    functions,
+                    kernels,
                     room,
                     panels_b,
                     depth,
@@ -1009,16 +1008,16 @@ def multiply_boxes(a: np.dtype[Any], b: np.dtype[Any], dtype: np.dtype[Any]) -> 
     """The function for operands of such types; what it needs is compiled when it is called."""
 
     @cache
-    def functions() -> Array:
-        return _functions(a, b, dtype)
+    def kernels() -> Array:
+        return _kernels(a, b, dtype)
 
     def run(plan: Array, *arguments: int) -> None:
-        _multiply_boxes(plan, functions(), *arguments)
+        _multiply_boxes(plan, kernels(), *arguments)
 
     return run
 
 
-def _functions(a: np.dtype[Any], b: np.dtype[Any], dtype: np.dtype[Any]) -> Array:
+def _kernels(a: np.dtype[Any], b: np.dtype[Any], dtype: np.dtype[Any]) -> Array:
     """What is compiled for types: how A is packed, how B is, and what tiles are multiplied with."""
     shape, size = tile_shape(dtype), dtype.itemsize
     split = 2 if dtype.kind == "c" else 1
@@ -1028,6 +1027,6 @@ def _functions(a: np.dtype[Any], b: np.dtype[Any], dtype: np.dtype[Any]) -> Arra
     rows = (
         (*_packers(True, a, dtype), *left),
         (*_packers(False, b, dtype), *right),
-        (*tile, *[0] * (FUNCTIONS - len(tile))),
+        (*tile, *[0] * (ENTRIES - len(tile))),
     )
     return np.array(rows, np.int64)
