@@ -1,18 +1,18 @@
 """Where a suite runs: arrays, clocks, how large the work is, ceilings. Here the host."""
 
-import os
 import platform
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import nan
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from contract.compute import ComputeType, accumulator
+from contract.run.processor import processor_name
+from contract.run.workers import usable_cores
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[], Any]
@@ -132,22 +132,19 @@ class Host:
 
     def ceilings(self, dtype: str, compute: ComputeType | None = None) -> Ceilings:
         """BLAS has no 16-bit types and no compute types: they are computed as more here."""
-        return Ceilings(product_rate(accumulator(dtype), 1536), copy_rate(cores(), 128 << 20))
+        return Ceilings(
+            product_rate(accumulator(dtype), 1536), copy_rate(usable_cores(), 128 << 20)
+        )
 
     def about(self) -> dict[str, Any]:
         """CPU model, usable cores, system."""
-        return {"cpu": _cpu(), "cores": cores(), "os": platform.platform()}
+        return {"cpu": processor_name(), "cores": usable_cores(), "os": platform.platform()}
 
     def versions(self) -> dict[str, str]:
         return {}
 
 
 HOST = Host()
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def host_seconds(run: Run, count: int) -> float:
@@ -183,12 +180,3 @@ def copy_rate(threads: int, size: int) -> float:
                 each.result()
 
         return 2 * source.nbytes / min(host_seconds(copy, 1) for _ in range(5))
-
-
-def _cpu() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor()
-    models = [part.split(":", 1)[1].strip() for part in text.splitlines() if "model name" in part]
-    return models[0] if models else platform.processor()

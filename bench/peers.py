@@ -15,10 +15,11 @@ import opt_einsum
 
 import contract
 from bench import gpu_peers
-from bench.device import Run, cores
+from bench.device import Run
 from bench.library import Library, along, axes_of, packed
 from bench.reference import Path, split
 from contract.compute import ComputeType
+from contract.run.workers import usable_cores
 
 Mode = Literal["fixed", "free"]
 Binder = Callable[[str, Sequence[Any], Path | None], Run]
@@ -153,7 +154,7 @@ def _cotengra() -> Library:
 
 def _torch() -> Library:
     torch = import_module("torch")
-    torch.set_num_threads(cores())
+    torch.set_num_threads(usable_cores())
 
     def tensor(x: Any) -> Any:
         """The array's memory; bfloat16, which PyTorch takes from no array, as integers."""
@@ -215,7 +216,7 @@ def transposed(text: str) -> str:
 def _pytblis() -> Library:
     """TBLIS writes results column-major itself, where it writes them."""
     pytblis = import_module("pytblis")
-    pytblis.set_num_threads(cores())
+    pytblis.set_num_threads(usable_cores())
 
     def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
         return along(partial(pytblis.einsum, order="F"), text, operands, path)
