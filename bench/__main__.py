@@ -10,6 +10,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import nan
+from operator import attrgetter
 from pathlib import Path
 
 from bench import kernels
@@ -19,6 +20,7 @@ from bench.gpu import gpu
 from bench.measure import Facts, Outcome, Row, described, measure
 from bench.peers import OURS, PEERS, Peers, default_peers, find_peers
 from bench.report import CONTESTANTS, Run, Table, draw, rates, write_json
+from bench.selection import names_in, selected
 from bench.suites import SUITES, Choice, Entry
 from contract.compute import ComputeType, Family, rule
 from contract.errors import UnsupportedTypeError
@@ -64,7 +66,7 @@ def peers_of(asked: Namespace, device: Device, compute: ComputeType | None) -> P
 
     Candidates have none but themselves.
     """
-    names = _names(asked.peers) or default_peers(device.name, asked.suite)
+    names = names_in(asked.peers) or default_peers(device.name, asked.suite)
     names = () if asked.suite == "candidates" else names
     found = find_peers(names, device.name, compute, asked.dtype)
     for name, why in found.missing.items():
@@ -83,7 +85,8 @@ def choice_of(
 
 def entries_of(asked: Namespace, choice: Choice) -> list[Entry]:
     """The cases of the suite that are asked for."""
-    entries = chosen(EVERY_SUITE[asked.suite](choice), _names(asked.cases))
+    every = EVERY_SUITE[asked.suite](choice)
+    entries = selected(every, attrgetter("id"), names_in(asked.cases))
     return thinned(entries) if asked.quick else entries
 
 
@@ -124,15 +127,6 @@ def compute_of(suite: str, dtype: str, name: str) -> ComputeType | None:
         return rule(Family.CONTRACTION, (dtype, dtype), dtype, ComputeType(name)).compute
     except UnsupportedTypeError as error:
         raise SystemExit(str(error)) from error
-
-
-def chosen(entries: Sequence[Entry], ids: Sequence[str]) -> list[Entry]:
-    """The entries with these ids, all where none is named; SystemExit for an unknown id."""
-    known = [entry.id for entry in entries]
-    unknown = sorted(set(ids) - set(known))
-    if unknown:
-        raise SystemExit(f"Unknown cases {', '.join(unknown)}: known are {', '.join(known)}.")
-    return [entry for entry in entries if not ids or entry.id in ids]
 
 
 def thinned(entries: Sequence[Entry]) -> list[Entry]:
@@ -178,10 +172,6 @@ def progress(text: str) -> None:
     """One line on a terminal, overwritten by the next; nothing elsewhere."""
     if sys.stderr.isatty():
         print(f"\r{text:<60}\r", end="", file=sys.stderr, flush=True)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name for name in text.split(",") if name)
 
 
 def _repeat(text: str) -> int:

@@ -14,6 +14,7 @@ import opt_einsum
 
 from bench import report
 from bench.device import Run
+from bench.expressions import ALIGNMENT, packed_operands
 from bench.measure import Case, Outcome, Prediction, Row
 from bench.peers import OURS
 from bench.reference import reference_of, split
@@ -29,13 +30,11 @@ from bench.suites import (
     operands_of,
     tccg_works,
 )
-from contract import Contraction, Handle, NotSupportedError, Operand, PlanPreference
-from contract import TensorDescriptor as Tensor
+from contract import Contraction, Handle, NotSupportedError, PlanPreference
 from contract.handle import default_handle
 from contract.run.executor import Loaded
 
 NEAR = 1.1  # of the best one's time is chosen well
-ALIGNMENT = 16  # bytes, of the arrays of every device
 
 
 def candidates(choice: Choice) -> list[Entry]:
@@ -78,14 +77,8 @@ def names() -> Iterator[str]:
 
 def contraction(work: Work, choice: Choice) -> Contraction:
     """The operation on packed column-major tensors."""
-    terms, output = split(work.text)
-
-    def operand(labels: str) -> Operand:
-        extents = tuple(work.extents[label] for label in labels)
-        return Operand(Tensor(extents, None, choice.dtype, ALIGNMENT), tuple(labels))
-
-    inputs = tuple(map(operand, terms))
-    return Contraction(inputs, operand(output), compute=choice.compute)
+    operands = packed_operands(work.text, work.extents, choice.dtype, ALIGNMENT)
+    return Contraction(*operands, compute=choice.compute)
 
 
 def ranked(handle: Handle, operation: Contraction) -> Iterator[Loaded]:

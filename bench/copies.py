@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import opt_einsum
 
+from bench.expressions import packed_operands
 from bench.networks import NETWORKS, Network
 from bench.reference import Path, split
-from contract import Contraction, Operand, PlanPreference, TensorDescriptor
+from contract import Contraction, PlanPreference
 from contract.order import Pair, pairs_of
 from contract.plan import Gett, Permute, Plan, Step, step_bytes
 from contract.planner import make_plan
@@ -34,14 +35,9 @@ def path_of(network: Network) -> Path:
 
 def plan_of(network: Network, path: Path) -> Plan:
     """Our plan on column-major operands; the layout of the result is free."""
-    terms, output = split(network.text)
     dtype = "complex128" if network.complex else "float64"
-
-    def operand(term: str) -> Operand:
-        extents = tuple(network.extents[x] for x in term)
-        return Operand(TensorDescriptor(extents, None, dtype), tuple(term))
-
-    operation = Contraction(tuple(map(operand, terms)), operand(output), free_layout=True)
+    operands = packed_operands(network.text, network.extents, dtype)
+    operation = Contraction(*operands, free_layout=True)
     return make_plan(operation, PlanPreference(path=tuple(path)))
 
 

@@ -9,6 +9,7 @@ from math import prod
 
 import numpy as np
 
+from bench.expressions import flops_of
 from bench.reference import split
 
 SEED = 20_000
@@ -27,11 +28,6 @@ class Drawn:
 
     text: str
     extents: Mapping[str, int]
-
-    @property
-    def flops(self) -> float:
-        """2 * product of all extents."""
-        return 2.0 * prod(self.extents.values())
 
     @property
     def largest(self) -> int:
@@ -54,7 +50,7 @@ def drawn(rng: np.random.Generator) -> Drawn:
     aim = least * (most / least) ** rng.random()
     while True:
         found = Drawn(text, dict(zip(labels, extents(rng, len(labels)), strict=True)))
-        near = max(least, aim / 2) <= found.flops <= min(most, 2 * aim)
+        near = max(least, aim / 2) <= flops_of(found.extents) <= min(most, 2 * aim)
         if near and found.largest <= LARGEST:
             return found
 

@@ -9,20 +9,20 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil, prod
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from bench.expressions import ALIGNMENT, packed_operands
 from bench.nvrtc import NvrtcError, Usage, library, usage
-from bench.reference import split
+from bench.selection import names_in, selected
 from contract import (
     Algo,
     ComputeType,
     Contraction,
     ElementwiseOperation,
-    Operand,
     PlanPreference,
     Reduction,
-    TensorDescriptor,
 )
 from contract.compute import is_complex
 from contract.descriptors import OperationDescriptor
@@ -39,7 +39,6 @@ from contract.text import Row, aligned, seconds
 from contract.text import count as counted
 
 AnyTile = Tile | HopperTile
-ALIGNMENT = 16  # bytes
 # Of a multiprocessor, by the tables of compute capabilities in the CUDA programming guide.
 REGISTERS = 65536
 REGISTER_UNIT = 256  # that a warp takes at once
@@ -68,18 +67,11 @@ class Work:
     @property
     def operation(self) -> OperationDescriptor:
         """The operation on packed column-major tensors."""
-        terms, output = split(self.text)
-        inputs = tuple(map(self._operand, terms))
-        d = self._operand(output)
+        inputs, d = packed_operands(self.text, self.extents, self.dtype, ALIGNMENT)
         if len(inputs) == 2:
             return Contraction(inputs, d, compute=self.compute)
-        kind = ElementwiseOperation if len(output) == len(terms[0]) else Reduction
+        kind = ElementwiseOperation if len(d.modes) == len(inputs[0].modes) else Reduction
         return kind(inputs, d)
-
-    def _operand(self, labels: str) -> Operand:
-        extents = tuple(self.extents[label] for label in labels)
-        tensor = TensorDescriptor(extents, None, self.dtype, ALIGNMENT)
-        return Operand(tensor, tuple(labels))
 
 
 def _square(dtype: str, compute: str = "", side: int = 4096) -> Work:
@@ -296,7 +288,7 @@ def main(arguments: Sequence[str]) -> int:
     if missing:
         print(f"registers, spills, static shared memory and blocks are not known: {missing}")
     sheets, failed = [], {}
-    for work in chosen(asked.cases):
+    for work in selected(WORKS, attrgetter("name"), names_in(asked.cases)):
         try:
             sheets.append(sheet_of(work, architecture, asked.hopper, not missing))
         except NvrtcError as error:
@@ -323,16 +315,6 @@ def why_missing() -> str:
     except NvrtcError as error:
         return str(error)
     return ""
-
-
-def chosen(names: str) -> list[Work]:
-    """The work with these names, all where none is given; SystemExit for an unknown name."""
-    wanted = [name for name in names.split(",") if name]
-    known = {work.name: work for work in WORKS}
-    unknown = sorted(set(wanted) - set(known))
-    if unknown:
-        raise SystemExit(f"Unknown cases {', '.join(unknown)}: known are {', '.join(known)}.")
-    return [known[name] for name in wanted] or list(WORKS)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -15,6 +15,7 @@ import opt_einsum
 import contract
 from bench.device import HOST, Array, Device, Run
 from bench.draws import Drawn, contractions
+from bench.expressions import flops_of
 from bench.library import Library, axes_of
 from bench.measure import Case, Facts
 from bench.networks import NETWORKS, Network
@@ -144,11 +145,6 @@ def column_major(rng: np.random.Generator, extents: Sequence[int], dtype: str) -
     if np.dtype(dtype).kind == "c":
         values = values.view(np.complex128)[..., 0]
     return np.ascontiguousarray(values, dtype).reshape(shape).T
-
-
-def flops_of(extents: Mapping[str, int]) -> float:
-    """2 * product of all extents: the FLOPs of a product of two real operands."""
-    return 2.0 * prod(extents.values())
 
 
 def scaled(extents: Mapping[str, int], gflop: float) -> dict[str, int]:

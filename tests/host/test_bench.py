@@ -14,6 +14,7 @@ from bench import candidates, peers, report
 from bench import measure as bench_measure
 from bench.device import HOST, Ceilings, Host, Sizes
 from bench.draws import EXTENTS, FLOPS, LARGEST, MODES, Drawn, contractions
+from bench.expressions import flops_of
 from bench.library import Library, along, in_letters
 from bench.measure import Case, Facts, Outcome, Row, geometric_mean, measure
 from bench.networks import NETWORKS
@@ -29,7 +30,6 @@ from bench.suites import (
     changes,
     column_major,
     fitted,
-    flops_of,
     in_turn,
     permutation,
     scaled,
@@ -647,7 +647,7 @@ def test_random_contractions_are_within_their_bounds() -> None:
     assert len(drawn) == 100
     assert drawn == list(contractions())
     for each in drawn:
-        assert FLOPS[0] <= each.flops <= FLOPS[1]
+        assert FLOPS[0] <= flops_of(each.extents) <= FLOPS[1]
         assert each.largest <= LARGEST
         assert MODES[0] <= len(each.extents) <= MODES[1]
         assert EXTENTS[0] <= min(each.extents.values()) <= max(each.extents.values()) <= EXTENTS[1]
