@@ -23,7 +23,8 @@ from contract.run.host_kernels import (
 from contract.run.host_views import Array
 from contract.run.numba_copies import WIDTHS, copy_region
 from contract.run.numba_reductions import is_reduced, reduction
-from contract.run.numba_tiles import multiply_boxes, tile_shape
+from contract.run.numba_tile_code import tile_shape
+from contract.run.numba_tiles import multiply_boxes
 from contract.run.numba_tools import compiled, specialisations
 from contract.run.numpy_kernels import NumpyKernels
 
