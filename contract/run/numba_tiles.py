@@ -48,6 +48,11 @@ __all__ = ["multiply_boxes"]
 GROUPS = 5
 BOXES_M, BOXES_N, PANELS_B, APART, TABLES_AT, TABLE_BYTES = range(GROUPS + 1, GROUPS + 7)
 NUMBERS, LOOP = GROUPS + 7, 4
+# The tables of a thread: columns of the tile apart, places of a box's rows in A, of its columns in
+# B, of both in D, of steps along k in A and B, of rows or columns in panels, which grains of rows
+# lie side by side, and rows of the tile apart.
+APART_COLUMNS, ROWS_A, COLUMNS_B, ROWS_D, COLUMNS_D = range(5)
+STEPS_A, STEPS_B, PLACES, BESIDE, APART_ROWS = range(5, 10)
 # The kernels for some types are a table. A row for A and one for B say how they are packed: the
 # addresses of functions, then rows of a whole panel and of a grain of it, bytes of an element and
 # from one row to the next, rows of a square that are turned, and whether elements are copied as
@@ -396,30 +401,47 @@ def _offsets(table: Array, begin: int, end: int, index: int, first: int, second:
 
 
 @compiled
+def _table(plan: Array, room: int, which: int) -> int:
+    """The address of a thread's table of offsets."""
+    address: int = room + plan[TABLES_AT] + which * plan[TABLE_BYTES]
+    return address
+
+
+@compiled
+def _place_apart(plan: Array, kernels: Array, room: int) -> None:
+    """Fill the tables of the tile apart, which is packed column after column."""
+    rows, columns = _table(plan, room, APART_ROWS), _table(plan, room, APART_COLUMNS)
+    tall, wide, size = kernels[0, WHOLE], kernels[1, WHOLE], kernels[0, SIZE]
+    for row in range(tall):
+        store(rows, row, row * size)
+    for column in range(wide):
+        store(columns, column, column * tall * size)
+
+
+@compiled
 def _multiply_panels(
+    plan: Array,
     kernels: Array,
-    a: int,
-    b: int,
-    depth: int,
+    room: int,
     d: int,
-    rows: int,
     height: int,
-    columns: int,
     width: int,
+    depth: int,
     add: int,
     alpha: int,
-    beside: int,
-    apart: int,
-    apart_rows: int,
-    apart_columns: int,
 ) -> None:
     """A box of D from packed panels; tiles that are not contiguous are summed apart first.
 
     The box of A stays in the second-level cache, a panel of B in the first.
     """
+    a, b, apart = room, room + plan[PANELS_B], room + plan[APART]
+    rows, columns = _table(plan, room, ROWS_D), _table(plan, room, COLUMNS_D)
+    apart_rows, apart_columns = _table(plan, room, APART_ROWS), _table(plan, room, APART_COLUMNS)
     multiply, join, size = kernels[2, MULTIPLY], kernels[2, JOIN], kernels[0, SIZE]
     tall, lanes = kernels[0, WHOLE], kernels[0, GRAIN]
     wide, grain = kernels[1, WHOLE], kernels[1, GRAIN]
+    beside = _table(plan, room, BESIDE)
+    _mark_runs(rows, height, lanes, size, beside)
     for j in range(0, width, wide):
         used, right, places = min(wide, width - j), b + j * depth * size, columns + j * 8
         for i in range(0, height, tall):
@@ -453,54 +475,35 @@ def _multiply_boxes(
     ``a``, ``b``, ``d`` are addresses, ``alpha`` that of the scalar (0: it is 1), ``room`` that of
     memory for the panels. Boxes run m fastest, then n, then l.
     """
-    table = plan[NUMBERS:].reshape(-1, LOOP)
+    loops = plan[NUMBERS:].reshape(-1, LOOP)
     boxes_m, boxes_n, panels_b = plan[BOXES_M], plan[BOXES_N], room + plan[PANELS_B]
-    apart, tables, each = room + plan[APART], room + plan[TABLES_AT], plan[TABLE_BYTES]
-    for column in range(kernels[1, WHOLE]):
-        store(tables, column, column * kernels[0, WHOLE] * kernels[0, SIZE])
-    from_a, from_b, rows = tables + each, tables + 2 * each, tables + 3 * each
-    columns, steps_a, steps_b = tables + 4 * each, tables + 5 * each, tables + 6 * each
-    places, beside, apart_rows = tables + 7 * each, tables + 8 * each, tables + 9 * each
-    for row in range(kernels[0, WHOLE]):
-        store(apart_rows, row, row * kernels[0, SIZE])
+    rows_a, rows_d = _table(plan, room, ROWS_A), _table(plan, room, ROWS_D)
+    columns_b, columns_d = _table(plan, room, COLUMNS_B), _table(plan, room, COLUMNS_D)
+    steps_a, steps_b = _table(plan, room, STEPS_A), _table(plan, room, STEPS_B)
+    places, beside = _table(plan, room, PLACES), _table(plan, room, BESIDE)
+    _place_apart(plan, kernels, room)
     packed = -1
     at = begin
     while at < end:
         column = at // boxes_m
         stop = min(end, (column + 1) * boxes_m)
         batch = column // boxes_n
-        _offsets(table, plan[0], plan[1], batch, from_a, from_b)
-        here_a, here_b = a + load(from_a, 0), b + load(from_b, 0)
-        _offsets(table, plan[1], plan[2], batch, rows, columns)
-        here_d = d + load(rows, 0)
-        width = _offsets(table, plan[3], plan[4], column % boxes_n, from_b, columns)
+        _offsets(loops, plan[0], plan[1], batch, rows_a, columns_b)
+        here_a, here_b = a + load(rows_a, 0), b + load(columns_b, 0)
+        _offsets(loops, plan[1], plan[2], batch, rows_d, columns_d)
+        here_d = d + load(rows_d, 0)
+        width = _offsets(loops, plan[3], plan[4], column % boxes_n, columns_b, columns_d)
         for box in range(first, last):
-            depth = _offsets(table, plan[4], plan[5], box, steps_a, steps_b)
-            _pack(kernels[1], here_b, from_b, width, steps_b, depth, panels_b, places, beside)
+            depth = _offsets(loops, plan[4], plan[5], box, steps_a, steps_b)
+            _pack(kernels[1], here_b, columns_b, width, steps_b, depth, panels_b, places, beside)
+            adds = add if box == first else 1
             for row in range(at - column * boxes_m, stop - column * boxes_m):
-                height = _offsets(table, plan[2], plan[3], row, from_a, rows)
+                height = _offsets(loops, plan[2], plan[3], row, rows_a, rows_d)
                 name = (batch * boxes_m + row) * (last - first) + box - first
                 if name != packed:
-                    _pack(kernels[0], here_a, from_a, height, steps_a, depth, room, places, beside)
+                    _pack(kernels[0], here_a, rows_a, height, steps_a, depth, room, places, beside)
                     packed = name
-                _mark_runs(rows, height, kernels[0, GRAIN], kernels[0, SIZE], beside)
-                _multiply_panels(
-                    kernels,
-                    room,
-                    panels_b,
-                    depth,
-                    here_d,
-                    rows,
-                    height,
-                    columns,
-                    width,
-                    add if box == first else 1,
-                    alpha,
-                    beside,
-                    apart,
-                    apart_rows,
-                    tables,
-                )
+                _multiply_panels(plan, kernels, room, here_d, height, width, depth, adds, alpha)
         at = stop
 
 
