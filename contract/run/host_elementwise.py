@@ -8,7 +8,7 @@ combines them, and the last operation writes the tile of the target.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,13 @@ from contract.layout import fuse
 from contract.operators import Operator
 from contract.plan import Elementwise, Permute, Plan, Scalar, Source
 from contract.run.host_finish import Blocks, Flat, offset
-from contract.run.host_kernels import SMALL_ELEMENTS, CopyKernel, HostKernels, flatten
+from contract.run.host_kernels import (
+    SMALL_ELEMENTS,
+    Combination,
+    CopyKernel,
+    HostKernels,
+    flatten,
+)
 from contract.run.host_operators import UFUNCS, apply_operator, spare_elements, transformed
 from contract.run.host_views import Array, compact_strides, strided, viewer
 from contract.run.memory import Cutter
@@ -32,6 +38,7 @@ BUFFERED_BYTES = 1 << 20  # of all buffers of a tile: the cache of a core
 PLAIN_BYTES = 1 << 21  # of one operand's tile where nothing is buffered: only calls cost
 SHARED_BYTES = 1 << 17  # of one operand's tile, however few tiles there are
 TILES = 8  # so many at least, so that threads share them evenly
+LINE_BYTES = 64
 LINE_ELEMENTS = 128  # of a tile along the fastest dimension of every operand
 SHORT_RUN = 16  # elements; NumPy's loops cost as much as so many elements
 PARALLEL_TILES = 2  # fewer are done before a second thread has started
@@ -218,6 +225,15 @@ class _Shape:
     load: CopyKernel | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Shapes:
+    """The tiles of all sources and of the target; ``combine`` replaces NumPy's calls if there."""
+
+    sources: Sequence[_Shape]
+    target: _Shape
+    combine: Combination | None
+
+
 class TilePass:
     """An elementwise step, blocked: ``count`` tiles, ``bytes`` of buffers for each thread.
 
@@ -242,15 +258,16 @@ class TilePass:
             for source, steps in zip(step.sources, strides[1:], strict=True)
         ]
         buffers = sum(source.loaded for source in self.sources) + (len(self.sources) > 2)
-        self.blocks = _blocks(self.extents, strides, self._room(BUFFERED_BYTES // max(buffers, 1)))
+        lined = [self.target, *(source.strides for source in self.sources if source.loaded)]
+        self.blocks = _blocks(self.extents, lined, self._room(BUFFERED_BYTES // max(buffers, 1)))
         self.grid = Blocks(self.extents, self.blocks)
         self.count = self.grid.count
         self.plain_grid: Blocks | None = None
         if not buffers:
-            larger = _blocks(self.extents, strides, self._room(PLAIN_BYTES))
+            larger = _blocks(self.extents, lined, self._room(PLAIN_BYTES))
             self.plain_grid = Blocks(self.extents, larger)
         self.bytes = self._buffer_bytes()
-        self.shapes: Callable[[tuple[int, ...]], list[_Shape]] = cache(self._shapes)
+        self.shapes: Callable[[tuple[int, ...]], _Shapes] = cache(self._shapes)
 
     def _room(self, most: int) -> int:
         """Elements of a tile of ``most`` bytes, fewer where threads would have too few tiles."""
@@ -276,7 +293,7 @@ class TilePass:
         """Buffers of the operands that have one, of sums of two, and of operators."""
         needed, spare = 0, 0
         for source in self.sources:
-            size = prod(self.blocks[at] for at in source.held)
+            _, size = _panel(self.blocks, source.held, self.dtype)
             needed += rounded(size * self.dtype.itemsize) * source.buffered
             spare = max(spare, spare_elements(source.operator, size))
         needed += rounded(spare * self.dtype.itemsize)
@@ -284,16 +301,27 @@ class TilePass:
             needed += rounded(prod(self.blocks) * self.dtype.itemsize)
         return needed
 
-    def _shapes(self, extents: tuple[int, ...]) -> list[_Shape]:
-        """How the tiles of these extents are read, one shape for each source, and written."""
+    def _shapes(self, extents: tuple[int, ...]) -> _Shapes:
+        """How the tiles of these extents are read, written, and combined."""
         shapes = [self._shape(source, extents) for source in self.sources]
-        size = np.dtype(self.types[self.step.target.slot]).itemsize
-        written = tuple(stride * size for stride in self.target)
-        return [*shapes, _Shape(extents, written, (), prod(extents), None)]
+        dtype = np.dtype(self.types[self.step.target.slot])
+        written = tuple(stride * dtype.itemsize for stride in self.target)
+        target = _Shape(extents, written, (), prod(extents), None)
+        return _Shapes(shapes, target, self._combination(shapes) if dtype == self.dtype else None)
+
+    def _combination(self, shapes: Sequence[_Shape]) -> Combination | None:
+        """The compiled kernel for sources where they are loaded, or lie; None: there is none."""
+        size = self.dtype.itemsize
+        strides = [shape.memory if shape.load is None else shape.buffer for shape in shapes]
+        read = [tuple(stride // size for stride in each) for each in strides]
+        extents = tuple(max(each) for each in zip(*(shape.shape for shape in shapes), strict=True))
+        return self.kernels.combination(
+            extents, [*read, self.target], self.step.dtype, self.step.operators
+        )
 
     def _shape(self, source: _Operand, extents: tuple[int, ...]) -> _Shape:
         shape = tuple(n if at in source.held else 1 for at, n in enumerate(extents))
-        panel, count = compact_strides(extents, source.held)
+        panel, count = _panel(extents, source.held, self.dtype)
         size, itemsize = np.dtype(source.dtype).itemsize, self.dtype.itemsize
         kernel = None
         if source.loaded:
@@ -342,7 +370,7 @@ class _Tiles:
         self.memories = memories
         self.factors = factors
         dtype, blocks = tiles.dtype, tiles.blocks
-        sizes = [prod(blocks[at] for at in source.held) for source in tiles.sources]
+        sizes = [_panel(blocks, source.held, dtype)[1] for source in tiles.sources]
         self.buffers = [
             cutter.take(size, dtype) if source.buffered else None
             for source, size in zip(tiles.sources, sizes, strict=True)
@@ -354,24 +382,31 @@ class _Tiles:
         self.spare = cutter.take(max(spares, default=0), dtype)
         self.sum = cutter.take(prod(blocks) if len(sizes) > 2 else 0, dtype)
         self.zero = np.zeros((), dtype)
+        self.as_loaded = all(  # nothing is scaled away from where it lies
+            factor is None or factor == 1 or (source.loaded and factor != 0)
+            for source, factor in zip(tiles.sources, factors, strict=True)
+        )
 
     def run(self, starts: Sequence[int], extents: tuple[int, ...], target: Flat) -> None:
         """Combine one tile of every source into a tile of the target."""
         tiles = self.tiles
         shapes = tiles.shapes(extents)
-        out = _at(target, tiles.target, starts, shapes[-1])
+        out = _at(target, tiles.target, starts, shapes.target)
         if not self.memories:
             out[...] = 0
             return
-        found = self._value(0, shapes[0], starts)
+        values = (self._value(at, shape, starts) for at, shape in enumerate(shapes.sources))
+        if shapes.combine is not None and self.as_loaded:
+            shapes.combine([each.ctypes.data for each in (*values, out)])
+            return
+        found = next(values)
         if len(self.memories) == 1:
             np.copyto(out, found, casting="unsafe")
             return
-        for at, function in enumerate(tiles.functions, 1):
-            value = self._value(at, shapes[at], starts)
+        for at, (function, value) in enumerate(zip(tiles.functions, values, strict=True), 1):
             into = out
             if at < len(tiles.functions):
-                into = self.sum[: shapes[-1].count].reshape(extents, order="F")
+                into = self.sum[: shapes.target.count].reshape(extents, order="F")
             function(found, value, out=into, dtype=tiles.dtype, casting="unsafe")
             found = into
 
@@ -395,6 +430,20 @@ class _Tiles:
         scaled = strided(buffer, 0, shape.shape, shape.buffer)
         np.multiply(value, factor, out=scaled, dtype=self.tiles.dtype, casting="unsafe")
         return scaled
+
+
+def _panel(
+    extents: tuple[int, ...], held: tuple[int, ...], dtype: np.dtype[Any]
+) -> tuple[tuple[int, ...], int]:
+    """Strides and size of a buffer with dimensions ``held``.
+
+    An odd number of lines from row to row spreads them over the sets of the cache.
+    """
+    line = max(LINE_BYTES // dtype.itemsize, 1)
+    if len(held) < 2 or extents[held[0]] < 4 * line:
+        return compact_strides(extents, held)
+    row = (ceil(extents[held[0]] / line) | 1) * line
+    return compact_strides([row if at == held[0] else n for at, n in enumerate(extents)], held)
 
 
 def _at(memory: Flat, strides: Sequence[int], starts: Sequence[int], shape: _Shape) -> Array:
@@ -422,7 +471,10 @@ def _blocks(
         moving = [(abs(step), at) for at, step in enumerate(steps) if step]
         if moving:
             lines.add(min(moving)[1])
-    blocks = [min(n, LINE_ELEMENTS) if at in lines else min(n, 1) for at, n in enumerate(extents)]
+    most = LINE_ELEMENTS
+    while most > SHORT_RUN and prod(min(extents[at], most) for at in lines) > room:
+        most -= SHORT_RUN
+    blocks = [min(n, most) if at in lines else min(n, 1) for at, n in enumerate(extents)]
     for at, n in enumerate(extents):
         others = max(prod(blocks) // max(blocks[at], 1), 1)
         blocks[at] = max(blocks[at], min(n, room // others))

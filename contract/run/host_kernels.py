@@ -17,6 +17,7 @@ __all__ = [
     "PARALLEL_BYTES",
     "SMALL_ELEMENTS",
     "BoxKernel",
+    "Combination",
     "CopyKernel",
     "HostKernels",
     "LoopRow",
@@ -32,6 +33,7 @@ ProductKernel = Callable[[Array, int, Array, int, Array, int], None]
 MatmulKernel = Callable[[Array, Array, Array], None]
 # plan, addresses of A, B and D, whether D is added to, alpha's, the panels', boxes of D, boxes of k
 BoxKernel = Callable[[Array, int, int, int, int, int, int, int, int, int, int], None]
+Combination = Callable[[Sequence[int]], None]  # the addresses of the operands and the target
 LoopRow = tuple[str, int, tuple[int, int, int]]  # kind, extent, strides in a, b, d
 
 SMALL_ELEMENTS = 1 << 13  # below, NumPy is done before a compiled kernel has its arguments
@@ -69,6 +71,18 @@ class HostKernels(Protocol):
         target_dtype: str,
     ) -> CopyKernel:
         """target[i] = source[i], converted as astype does: (source, offset, target, offset)."""
+
+    def combination(
+        self,
+        extents: Sequence[int],
+        strides: Sequence[Sequence[int]],
+        dtype: str,
+        operators: Sequence[BinaryOperator],
+    ) -> Combination | None:
+        """target[i] = ((one o two) o three)[i], all of one type, from their addresses.
+
+        ``strides`` are those of the operands and, last, of the target; None: NumPy is as good.
+        """
 
     def reduces(self, source_dtype: str, target_dtype: str) -> bool:
         """Whether ``reduce`` reads the source's type at full speed."""

@@ -14,6 +14,7 @@ from contract.operators import BinaryOperator
 from contract.run.host_kernels import (
     PARALLEL_BYTES,
     BoxKernel,
+    Combination,
     CopyKernel,
     LoopRow,
     MatmulKernel,
@@ -21,6 +22,7 @@ from contract.run.host_kernels import (
     TileShape,
 )
 from contract.run.host_views import Array
+from contract.run.numba_combinations import combination
 from contract.run.numba_copies import WIDTHS, copy_region
 from contract.run.numba_reductions import is_reduced, reduction
 from contract.run.numba_tile_code import tile_shape
@@ -74,6 +76,15 @@ class NumbaKernels(NumpyKernels):
             self.workers.map(part, self.workers.split(units, minimum))
 
         return run
+
+    def combination(
+        self,
+        extents: Sequence[int],
+        strides: Sequence[Sequence[int]],
+        dtype: str,
+        operators: Sequence[BinaryOperator],
+    ) -> Combination | None:
+        return combination(extents, strides, dtype, operators)
 
     def reduces(self, source_dtype: str, target_dtype: str) -> bool:
         return source_dtype == target_dtype or is_reduced(source_dtype, target_dtype)

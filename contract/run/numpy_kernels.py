@@ -12,6 +12,7 @@ from contract.operators import BinaryOperator
 from contract.run.host_kernels import (
     PARALLEL_BYTES,
     BoxKernel,
+    Combination,
     CopyKernel,
     LoopRow,
     MatmulKernel,
@@ -64,6 +65,15 @@ class NumpyKernels:
             self.workers.map(part, self.workers.split(len(blocks), 1 if large else len(blocks)))
 
         return run
+
+    def combination(
+        self,
+        extents: Sequence[int],
+        strides: Sequence[Sequence[int]],
+        dtype: str,
+        operators: Sequence[BinaryOperator],
+    ) -> Combination | None:
+        return None
 
     def reduces(self, source_dtype: str, target_dtype: str) -> bool:
         return True

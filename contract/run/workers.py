@@ -10,7 +10,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["Workers"]
+__all__ = ["Workers", "usable_cores"]
 
 Range = tuple[int, int]
 Part = tuple[Any, ...]  # the arguments of one part of the work
