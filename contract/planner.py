@@ -25,7 +25,7 @@ from contract.descriptors import (
 )
 from contract.errors import InvalidValueError, NotSupportedError
 from contract.expression import mode_extents
-from contract.heuristics import HOST
+from contract.heuristics import HOST, Cpu
 from contract.layout import diagonal, packed_strides
 from contract.network import Layout, Twin, mode_orders, scheduled, twins, unformed
 from contract.operators import BinaryOperator, Operator
@@ -349,6 +349,7 @@ class _Builder:
             self._single(terms[0], self.target, None, scaled=True)
             return
         target = self._laid_out(self.target, _shared_order(terms))
+        terms = [*self._along(terms, target)]
         scalars = _SCALARS[len(terms)]
         step = Elementwise(
             tuple(
@@ -518,7 +519,7 @@ class _Builder:
         scaled: bool = False,
     ) -> Term:
         """The product of two factors, or of more where nothing is summed."""
-        first, *others = factors
+        first, *others = self._along(factors, d)
         if len(others) == 1:
             return self._product(first, others[0], d, addend, scaled)
         alpha = Scalar.ALPHA if scaled else None
@@ -529,6 +530,35 @@ class _Builder:
         step = Elementwise(sources, operators, view, extents, d.modes, self.accumulator)
         self._add(step, f"{len(factors)} factors element by element, nothing summed")
         return d
+
+    def _along(self, factors: Sequence[Term], d: Term) -> Sequence[Term]:
+        """The factors of a result without sums, such that they lie across it in one way at most.
+
+        Of others a processor makes copies that lie along it: no block that fits a cache would hold
+        whole lines of all.
+        """
+        modes = {mode for term in factors for mode in term.modes}
+        if modes != set(d.modes) or not isinstance(self.machine, Cpu) or not self._is_plain():
+            return factors
+        first = d.fastest_first[0] if d.modes else None
+        ways = {term: term.fastest_first[0] for term in factors if first in term.modes}
+        across = [mode for term, mode in ways.items() if mode != first and self._is_far(term)]
+        copied = {*across[1:]} - {*across[:1]}
+        return [self._copied(term, d) if ways.get(term) in copied else term for term in factors]
+
+    def _is_far(self, term: Term) -> bool:
+        """Whether a term is larger than caches, and a copy of it within the limits."""
+        assert isinstance(self.machine, Cpu)
+        size = self._elements(term.modes) * item_size(term.dtype)
+        return size > self.machine.panel_bytes[-1] and self._fits(term.modes)
+
+    def _copied(self, term: Term, like: Term) -> Term:
+        """A copy of a term, its modes in another's order."""
+        order = tuple(mode for mode in like.fastest_first if mode in term.modes)
+        copy = self._temporary(order, term.dtype)
+        plain = replace(term, operator=Operator.IDENTITY)
+        self._single(plain, copy, None, scaled=False, dtype=term.dtype)
+        return replace(copy, operator=term.operator)
 
     def _product(self, a: Term, b: Term, d: Term, addend: Term | None, scaled: bool) -> Term:
         """The steps of one product; ``d`` becomes a temporary, or the layout of a free output."""

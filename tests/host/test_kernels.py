@@ -222,6 +222,57 @@ def test_sums_of_rows_and_of_columns(
     np.testing.assert_array_equal(d, np.sum(a * b, axis=0, dtype=dtype))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("operators", [("+",), ("*",), *itertools.product("+*", repeat=2)])
+@pytest.mark.parametrize("held", ["ab,ab,ab", "b,ab,a", "a,b,ab", "ab,a,b", "b,b,ab", ",ab,"])
+def test_combined_rows(dtype: str, operators: tuple[str, ...], held: str) -> None:
+    """Rows of 1 to 2 vectors and a rest, each operand with some of two dimensions, the target
+    with gaps that stay as they are."""
+    rng = np.random.default_rng(3)
+    signs = {"+": BinaryOperator.ADD, "*": BinaryOperator.MUL}
+    ufuncs = {"+": np.add, "*": np.multiply}
+    for n in (1, 7, 16, 37):
+        shapes = [[n if x == "a" else 5 for x in each] for each in held.split(",")]
+        terms = held.split(",")[: len(operators) + 1]
+        operands = [np.asfortranarray(_numbers(rng, shape, dtype)) for shape in shapes]
+        operands = operands[: len(terms)]
+        strides = [
+            tuple(x.strides[each.index(y)] // x.itemsize if y in each else 0 for y in "ab")
+            for x, each in zip(operands, terms, strict=True)
+        ]
+        if n == 1:  # a dimension without steps
+            strides = [
+                (1 if "a" in each else 0, step)
+                for each, (_, step) in zip(terms, strides, strict=True)
+            ]
+        memory = np.full(5 * (n + 3), 99, dtype)
+        kernels = load_kernels("numba", Workers(1))
+        run = kernels.combination(
+            (n, 5), [*strides, (1, n + 3)], dtype, [signs[x] for x in operators]
+        )
+        assert run is not None
+        run([x.ctypes.data for x in (*operands, memory)])
+        views = [
+            x.reshape([k if y in each else 1 for y, k in (("a", n), ("b", 5))], order="F")
+            for x, each in zip(operands, terms, strict=True)
+        ]
+        wanted = views[0]
+        for sign, view in zip(operators, views[1:], strict=True):
+            wanted = ufuncs[sign](wanted, view)
+        found = memory.reshape(5, n + 3).T
+        np.testing.assert_allclose(
+            found[:n],
+            np.broadcast_to(wanted, (n, 5)),
+            rtol=1e-6 if dtype in ("float32", "complex64") else 1e-15,
+        )
+        np.testing.assert_array_equal(found[n:], 99)
+
+
+def _numbers(rng: np.random.Generator, shape: list[int], dtype: str) -> Any:
+    real = rng.integers(-9, 10, shape)
+    return (real + 1j * rng.integers(-9, 10, shape) if dtype[0] == "c" else real).astype(dtype)
+
+
 def test_flat_memory_sees_every_element(rng: np.random.Generator) -> None:
     x = rng.random((6, 7, 8))
     for view in (

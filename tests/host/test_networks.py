@@ -14,7 +14,7 @@ from contract import network, planner
 from contract.heuristics import HOST
 from contract.network import Layout, mode_orders, scheduled, twins
 from contract.order import Pair
-from contract.plan import Elementwise, Gemm, Gett, Kind, Plan
+from contract.plan import Elementwise, Gemm, Gett, Kind, Permute, Plan
 from contract.planner import make_plan
 from contract.verification import verify
 
@@ -283,6 +283,21 @@ def test_three_factors_without_sums_are_one_step(
     operands = [rng.standard_normal(shape) for shape in shapes]
     found = ct.contract(text, *operands, alpha=3, optimize=path)
     np.testing.assert_allclose(found, 3 * np.einsum(text, *operands), rtol=1e-14)
+
+
+def test_large_factors_lie_across_a_result_in_one_way_at_most(rng: np.random.Generator) -> None:
+    """abc lies across bca as cab does, but otherwise: one of them is copied first."""
+    a, b = rng.standard_normal((110, 103, 97)), rng.standard_normal((97, 110, 103))
+    expression = ct.contract_expression("abc,cab->bca", a.shape, b.shape)
+    assert [type(step) for step in expression.plan.steps] == [Permute, Elementwise]
+    np.testing.assert_allclose(expression(a, b), np.einsum("abc,cab->bca", a, b), rtol=1e-14)
+    for text, steps in (("abc,bca->bca", 1), ("abc,acb->bca", 1), ("ab,bca->bca", 1)):
+        shapes = [
+            tuple({"a": 110, "b": 103, "c": 97}[x] for x in each) for each in text[:-5].split(",")
+        ]
+        assert len(ct.contract_expression(text, *shapes).plan.steps) == steps
+    small = ct.contract_expression("abc,cab->bca", (9, 8, 7), (7, 9, 8))
+    assert len(small.plan.steps) == 1
 
 
 def test_what_is_added_to_or_asked_for_has_two_factors(rng: np.random.Generator) -> None:
