@@ -11,7 +11,7 @@ from contract.workspace import ALIGNMENT, rounded
 __all__ = ["NOTHING", "Cutter", "MemoryPool"]
 
 NOTHING = np.empty(0, np.uint8)
-KEPT_BYTES = 1 << 26  # beyond this, memory goes back to the system after a call
+KEPT_BYTES = 1 << 28  # beyond this, memory goes back to the system after a call
 
 
 class MemoryPool:
