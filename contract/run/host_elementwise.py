@@ -307,14 +307,17 @@ class TilePass:
         dtype = np.dtype(self.types[self.step.target.slot])
         written = tuple(stride * dtype.itemsize for stride in self.target)
         target = _Shape(extents, written, (), prod(extents), None)
-        return _Shapes(shapes, target, self._combination(shapes) if dtype == self.dtype else None)
+        return _Shapes(
+            shapes, target, self._combination(shapes, extents) if dtype == self.dtype else None
+        )
 
-    def _combination(self, shapes: Sequence[_Shape]) -> Combination | None:
+    def _combination(
+        self, shapes: Sequence[_Shape], extents: tuple[int, ...]
+    ) -> Combination | None:
         """The compiled kernel for sources where they are loaded, or lie; None: there is none."""
         size = self.dtype.itemsize
         strides = [shape.memory if shape.load is None else shape.buffer for shape in shapes]
         read = [tuple(stride // size for stride in each) for each in strides]
-        extents = tuple(max(each) for each in zip(*(shape.shape for shape in shapes), strict=True))
         return self.kernels.combination(
             extents, [*read, self.target], self.step.dtype, self.step.operators
         )

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
-from typing import Any
+from string import ascii_letters
+from typing import Any, Literal
 
 import numpy as np
 
+from contract.compute import is_blas_type
+from contract.descriptors import Contraction, TensorDescriptor
 from contract.layout import packed_strides
 from contract.operators import Operator
 from contract.plan import Elementwise, Gemm, Gett, Kind, Loop, Plan, Product, Source, View
@@ -36,6 +39,7 @@ SMALL_RUNS = 1 << 6
 BATCH_FLOPS = 1 << 24  # from here on a batch of products is spread over our threads,
 BATCH_PARTS = 8  # if it has that many parts; fewer have BLAS's threads, whatever the number of ours
 SUMMED_BLOCK = 1 << 13  # elements of D summed in cache before they are finished
+FEW_FLOPS = 1 << 12
 KINDS = (Kind.BATCH, Kind.M, Kind.N, Kind.K)
 
 
@@ -289,33 +293,84 @@ def _spread(values: Sequence[int], at: Sequence[int], length: int) -> tuple[int,
 
 
 def plain_product(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
-    """inputs -> their matrix product, if that is the whole plan and its result a packed matrix."""
+    """inputs -> the result in a new array, where NumPy has one call for the whole plan."""
+    return _one_gemm(plan) or _few_sums(plan)
+
+
+def _one_gemm(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
+    """The product of two matrices, if that is the whole plan and its result is packed."""
     match plan.steps:
         case (Gemm(scaled=True) as step,) if len(plan.slots) == 3 and plan.inputs == 2:
             batch, m, n, k = _rows(step)
         case _:
             return None
     output = plan.slots[plan.output].tensor
-    if batch or not (m and n and k) or len(output.extents) != 2:
+    if batch or not (m and n and k):
         return None
     a, b = step.a, step.b
-    view_a, view_b = _matrix_view(plan, a, (), m, k, "a"), _matrix_view(plan, b, (), k, n, "b")
-    transposed_a = _matrix_view(plan, a, (), k, m, "a")
-    transposed_b = _matrix_view(plan, b, (), n, k, "b")
     match (m[0].d, n[0].d):
         case (rows_apart, 1) if rows_apart == n[0].extent:
-            row_major = True
+            one, view_one = a, _matrix_view(plan, a, (), m, k, "a")
+            two, view_two = b, _matrix_view(plan, b, (), k, n, "b")
+            shape: tuple[int, ...] = (m[0].extent, n[0].extent)
         case (1, columns_apart) if columns_apart == m[0].extent:
-            row_major = False
+            one, view_one = b, _matrix_view(plan, b, (), n, k, "b")
+            two, view_two = a, _matrix_view(plan, a, (), k, m, "a")
+            shape = (n[0].extent, m[0].extent)
         case _:
             return None
-    if output.steps == (m[0].d, n[0].d):
-        if row_major:
-            return lambda inputs: view_a(inputs[a]).dot(view_b(inputs[b]))
-        return lambda inputs: transposed_b(inputs[b]).dot(transposed_a(inputs[a])).T
-    if row_major:
-        return lambda inputs: view_a(inputs[a]).dot(view_b(inputs[b])).T
-    return lambda inputs: transposed_b(inputs[b]).dot(transposed_a(inputs[a]))
+    order, wanted = _packed_order(output), output.extents
+    if order == "F":
+        backwards = wanted[::-1]
+        if shape == backwards:
+            return lambda inputs: view_one(inputs[one]).dot(view_two(inputs[two])).T
+        return lambda inputs: view_one(inputs[one]).dot(view_two(inputs[two])).reshape(backwards).T
+    if order == "C":
+        if shape == wanted:
+            return lambda inputs: view_one(inputs[one]).dot(view_two(inputs[two]))
+        return lambda inputs: view_one(inputs[one]).dot(view_two(inputs[two])).reshape(wanted)
+    return None
+
+
+def _few_sums(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
+    """numpy.einsum, if it is done before the steps of the plan have begun."""
+    operation, output = plan.operation, plan.slots[plan.output].tensor
+    order = _packed_order(output)
+    modes = operation.output.modes
+    if (
+        not isinstance(operation, Contraction)
+        or plan.naive_flops > FEW_FLOPS
+        or len(operation.inputs) < 2  # einsum would return a view
+        or not modes  # or a number
+        or len(set(modes)) < len(modes)
+        or len(operation.labels) > len(ascii_letters)
+        or order is None
+        or operation.addend is not None
+        or not _is_plain(operation)
+    ):
+        return None
+    operands = (*operation.inputs, operation.output)
+    *terms, result = ("".join(ascii_letters[mode] for mode in each.modes) for each in operands)
+    text, einsum = f"{','.join(terms)}->{result}", np.einsum
+    return lambda inputs: einsum(text, *inputs, order=order)
+
+
+def _packed_order(tensor: TensorDescriptor) -> Literal["F", "C"] | None:
+    """How a packed tensor lies: its first modes fastest, or its last ones."""
+    if tensor.steps == packed_strides(tensor.extents):
+        return "F"
+    if tensor.steps[::-1] == packed_strides(tensor.extents[::-1]):
+        return "C"
+    return None
+
+
+def _is_plain(operation: Contraction) -> bool:
+    """Whether NumPy sums in the type that is asked for, and everything has that type."""
+    dtype = operation.rule.accumulator
+    return is_blas_type(dtype) and all(
+        each.operator is Operator.IDENTITY and each.tensor.dtype == dtype
+        for each in (*operation.inputs, operation.output)
+    )
 
 
 # --- views ----------------------------------------------------------------------------------

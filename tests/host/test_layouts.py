@@ -75,3 +75,38 @@ def test_descriptors_of_named_layouts() -> None:
 def test_refusals(shape: tuple[int, ...], source: str, target: str, message: str) -> None:
     with pytest.raises(ct.InvalidValueError, match=message):
         ct.convert_layout(np.zeros(shape), source, target)
+
+
+@pytest.mark.parametrize("order", ["F", "C"])
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("abc,cd->abd", [(2, 3, 4), (4, 5)]),
+        ("abc,cd->dab", [(2, 3, 4), (4, 5)]),
+        ("cab,dc->bad", [(4, 2, 3), (5, 4)]),
+        ("abc,kb->ac", [(2, 3, 4), (2, 3)]),
+        ("ab,ab,b->a", [(3, 4), (3, 4), (4,)]),
+        ("aab,b->a", [(3, 3, 4), (4,)]),
+        ("ab,b->ab", [(3, 1), (4,)]),
+        ("ab,->ba", [(3, 4), ()]),
+        ("ab,cb->ac", [(3, 0), (4, 0)]),
+    ],
+)
+def test_small_results_are_new_packed_arrays(
+    text: str, shapes: list[tuple[int, ...]], dtype: str, order: str, rng: np.random.Generator
+) -> None:
+    """The short ways of small calls; with alpha the general one."""
+    for layout in ("C", "F"):
+        operands = [np.array(rng.integers(-9, 10, shape), dtype, order=layout) for shape in shapes]
+        if dtype[0] == "c":
+            operands[0] += 1j
+        whole = [np.broadcast_to(x, (3, 4)) if x.shape == (3, 1) else x for x in operands]
+        expected = np.einsum(text, *whole)
+        for alpha in (1, 2):
+            found = ct.contract(text, *operands, alpha=alpha, order=order)
+            np.testing.assert_array_equal(found, alpha * expected)
+            assert found.dtype == dtype
+            assert found.flags[f"{order}_CONTIGUOUS"]
+            assert found.flags.writeable
+            assert not any(np.may_share_memory(found, x) for x in operands)

@@ -300,6 +300,14 @@ def test_large_factors_lie_across_a_result_in_one_way_at_most(rng: np.random.Gen
     assert len(small.plan.steps) == 1
 
 
+def test_a_dimension_that_every_factor_repeats_is_written_whole(rng: np.random.Generator) -> None:
+    a = np.broadcast_to(rng.standard_normal((150, 1)), (150, 120))
+    b = rng.standard_normal((150,))
+    expected = np.einsum("ab,a->ab", a, b)
+    np.testing.assert_allclose(ct.contract("ab,a->ab", a, b), expected, rtol=1e-14)
+    np.testing.assert_allclose(ct.contract("ab,a->ba", a, b), expected.T, rtol=1e-14)
+
+
 def test_what_is_added_to_or_asked_for_has_two_factors(rng: np.random.Generator) -> None:
     text = "ija,ijb,ijc->ijabc"
     a, b, c = (rng.standard_normal((5, 4, 3)) for _ in range(3))
