@@ -16,7 +16,7 @@ from contract.run.numba_tools import compiled, emitted
 __all__ = ["combination"]
 
 VECTOR_BYTES = 64
-NOTHING, SUM, PRODUCT = range(3)  # what a third operand, or there is none, and a second are for
+NOTHING, SUM, PRODUCT = range(3)  # how a second and a third operand come in, if at all
 _CODES = {BinaryOperator.ADD: SUM, BinaryOperator.MUL: PRODUCT}
 _KINDS: dict[str, Any] = {
     "float32": np.float32(0),
@@ -43,13 +43,11 @@ def combination(
     if not known or along[-1:] != [1] or not {0, 1}.issuperset(along):
         return None
     size = np.dtype(dtype).itemsize
-    three = [*strides[:2], strides[-2], strides[-1]]  # of two operands the second once more
+    every = [*strides[:2], strides[-2], strides[-1]]  # of two operands the second once more
     first, second = (*codes, NOTHING)[:2]
-    row = np.array([extents[0] * size, *([steps[0] for steps in three])], np.int64)
-    outer = [(n, *(size * steps[at] for steps in three)) for at, n in enumerate(extents) if at] or [
-        (1, 0, 0, 0, 0)
-    ]
-    loops, kind = np.array(outer, np.int64), _KINDS[dtype]
+    row = np.array([extents[0] * size, *(steps[0] for steps in every)], np.int64)
+    outer = [(n, *(size * steps[at] for steps in every)) for at, n in enumerate(extents) if at]
+    loops, kind = np.array(outer or [(1, 0, 0, 0, 0)], np.int64), _KINDS[dtype]
 
     def run(addresses: Sequence[int]) -> None:
         one, two, *_ = addresses
@@ -159,9 +157,10 @@ def combine(
     three: int,
     to: int,
 ) -> None:
-    """Rows of ``row[0]`` bytes, each of the operands' at an address or one element of it.
+    """target = ((one o two) o three), row by row.
 
-    ``loops`` are the extents and steps (bytes) of all operands and the target.
+    ``row`` has the bytes of a row, and for each operand and the target 1 or, where one element is
+    the operand's row, 0. ``loops`` have extents and the same steps in bytes, the fastest first.
     """
     vectors = np.empty(3 * VECTOR_BYTES, np.uint8)
     room = vectors.ctypes.data

@@ -1,5 +1,6 @@
 """The threads of the host: they share loops whose parts write different memory."""
 
+import ctypes
 import os
 import threading
 from collections import deque
@@ -35,6 +36,7 @@ class Workers:
         self._inside = threading.local()
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
+        self._others = _Others()
 
     def split(self, total: int, minimum: int, each: int = 1) -> list[Range]:
         """At most ``each`` ranges for a thread, none below ``minimum`` unless it is the only one.
@@ -73,22 +75,26 @@ class Workers:
         """``work`` given to other threads: to none inside a part, or while they are ended."""
         futures: list[Future[None]] = []
         inside = getattr(self._inside, "flag", False)
+        if inside:
+            return futures
+        self._others.keep_apart()
         with suppress(RuntimeError):
-            for _ in range(0 if inside else min(most, self.threads - 1)):
+            for _ in range(min(most, self.threads - 1)):
                 futures.append(self._executor().submit(work))
         return futures
 
     def close(self) -> None:
         """End the threads; parts that run are finished first."""
         with self._lock:
-            pool, self._pool = self._pool, None
+            pool, self._pool, self._others = self._pool, None, _Others()
         if pool is not None:
             pool.shutdown()
 
     def _executor(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(max(self.threads - 1, 1), "contract")
+                count = max(self.threads - 1, 1)
+                self._pool = ThreadPoolExecutor(count, "contract", self._others.add)
             return self._pool
 
     def _take(
@@ -103,6 +109,48 @@ class Workers:
             except BaseException as error:
                 errors.append(error)
         self._inside.flag = before
+
+
+class _Others:
+    """The threads beside a caller's, kept off the core that it runs on, where the system allows it.
+
+    A system may wake a thread on the core of the one that wakes it; there it would wait until the
+    caller has done half of the work alone.
+    """
+
+    def __init__(self) -> None:
+        self._threads: list[int] = []
+        self._avoided: int | None = None  # the core
+
+    def add(self) -> None:
+        """The calling thread is one of them from now on."""
+        self._threads.append(threading.get_native_id())
+        self._avoided = None
+
+    def keep_apart(self) -> None:
+        """Let them run on any core but the caller's."""
+        if _current_core is None or not self._threads:
+            return
+        core = _current_core()
+        if core == self._avoided:
+            return
+        free = os.sched_getaffinity(0) - {core}
+        for thread in self._threads if free else ():
+            with suppress(OSError):  # it has ended, or may not be moved
+                os.sched_setaffinity(thread, free)
+        self._avoided = core
+
+
+def _system_call() -> Callable[[], int] | None:
+    """What tells the number of the core that the caller runs on."""
+    try:
+        found: Callable[[], int] = ctypes.PyDLL(None).sched_getcpu
+    except (AttributeError, OSError, TypeError):  # another system than Linux
+        return None
+    return found if hasattr(os, "sched_setaffinity") else None
+
+
+_current_core = _system_call()
 
 
 def _taken(left: deque[Part]) -> Iterator[Part]:

@@ -1,6 +1,7 @@
 """One handle, many threads: a cache too small for their calls, and everything changing at once."""
 
 import gc
+import os
 import random
 import threading
 import tracemalloc
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import contract as ct
+from contract.run import workers
 
 CALLS, THREADS = 1000, 8
 TUNED = ct.PlanPreference(autotune=ct.AutotuneMode.INCREMENTAL)
@@ -180,3 +182,29 @@ def test_expressions_are_shared_by_threads(count: int, rng: np.random.Generator)
             np.testing.assert_allclose(planned(*arrays, alpha=number), number * wanted)
 
     in_threads(work)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="threads have no cores to choose")
+def test_other_threads_leave_the_callers_core_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a thread is woken on the caller's core, both do their work one after the other."""
+    allowed = os.sched_getaffinity(0)
+    meeting = threading.Barrier(2, timeout=60)
+    found: dict[str, set[int]] = {}
+
+    def part(number: int) -> None:
+        meeting.wait()  # each thread has one of the two parts
+        found[threading.current_thread().name] = os.sched_getaffinity(0)
+
+    team = workers.Workers(2)
+    team.map(part, [(0,), (1,)])  # which starts the thread
+    for core in sorted(allowed):
+        monkeypatch.setattr(workers, "_current_core", lambda core=core: core)
+        found.clear()
+        team.map(part, [(0,), (1,)])
+        (other,) = found.keys() - {threading.current_thread().name}
+        assert found[other] == (allowed - {core} or allowed)
+        assert found[threading.current_thread().name] == allowed
+    team.close()
+    monkeypatch.setattr(workers, "_current_core", None)
+    team.map(part, [(0,), (1,)])  # another thread, and a system that tells no cores
+    team.close()
