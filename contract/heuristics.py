@@ -179,15 +179,27 @@ HOST = Cpu(
     uneven_blocks=2.0,
 )
 
+# With compiled kernels; fitted by ``python -m contract calibrate`` on two AVX-512 cores.
 COMPILED = replace(
     HOST,
+    blas_flops=Rates(73e9, 137e9),
+    loop_flops=Rates(1.1e9, 1.5e9),
+    memory_bandwidth=18e9,
+    repacking_bandwidth=63e9,
+    cache_bandwidth=12.8e9,
+    shared_cache_bandwidth=13.6e9,
+    transpose_rate=3.8e9,
+    call=10.4e-6,
+    panels=295e-6,
+    block=14.2e-6,
+    product=70e-9,
     tiling=Tiling(
-        flops=Rates(90e9, 200e9),
-        complex_share=0.75,
-        packed=Packing(2e9, 0.6e9, 0.3e9),
-        scattered=1.5e9,
-        call=50e-6,
-        tile=60e-9,
+        flops=Rates(101e9, 176e9),
+        complex_share=1.06,
+        packed=Packing(0.70e9, 2.07e9, 0.67e9),
+        scattered=1.06e9,
+        call=72e-6,
+        tile=47e-9,
         row_bytes=128,
         columns=12,
         column_bytes=1 << 11,

@@ -241,7 +241,7 @@ def test_what_was_planned_is_told_once(heard: list[Record]) -> None:
     heard.clear()
     with ct.Handle() as handle:
         for _ in range(2):
-            ct.permute("abc->bac", np.ones((80, 50, 3)), handle=handle)
+            ct.permute("abc->bac", np.ones((160, 100, 3)), handle=handle)
     (hint,) = (message for level, _, message in heard if level == 3)
     assert hint.startswith("fastest mode: T0 is met in runs of 3 elements, 24 of the 64 bytes")
 
