@@ -6,10 +6,10 @@ from itertools import islice
 from math import exp, log
 from time import sleep
 
-from contract.calibration import CHECKS, Method, fitted, method
-from contract.descriptors import PlanPreference
+from contract.calibration import CHECKS, fitted
+from contract.descriptors import OperationDescriptor, PlanPreference
 from contract.heuristics import Cpu
-from contract.plan import Plan
+from contract.plan import Plan, Step
 from contract.planner import ranked_plans
 from contract.run.executor import Loaded
 from contract.run.host import HostExecutor
@@ -76,11 +76,11 @@ class _Clock:
     def __init__(self, executor: HostExecutor, progress: Callable[[str], None]) -> None:
         self._executor = executor
         self._progress = progress
-        self._known: dict[Method, float] = {}
+        self._known: dict[tuple[OperationDescriptor, tuple[Step, ...]], float] = {}
 
     def seconds(self, plan: Plan) -> float:
         """The least of several calls."""
-        key = method(plan)
+        key = plan.operation, plan.steps
         if key not in self._known:
             self._progress(f"{len(self._known)} products measured")
             loaded = self._executor.load(plan)
@@ -98,6 +98,6 @@ class _Clock:
         ratios = []
         for operation in CHECKS:
             chosen = self.seconds(next(ranked_plans(operation, PlanPreference(), cpu)))
-            best = min(time for (each, *_), time in self._known.items() if each == operation)
+            best = min(time for (each, _), time in self._known.items() if each == operation)
             ratios.append(chosen / best)
         return Choices(tuple(ratios))
