@@ -190,12 +190,13 @@ class Panels:
 class Tiles:
     """How a Gett is blocked on the host: boxes of cache size, packed and multiplied in registers.
 
-    ``blocks`` is the extent of a box for each loop of the step; those of kind l are 1. ``m``,
-    ``n`` and ``k`` (indices, fastest first) say in which order the places of a box are packed.
-    The boxes along k are summed in ``splits`` parts apart, which are added in order.
+    ``blocks`` is the extent of a box for each loop of the step. ``batch``, ``m``, ``n`` and ``k``
+    (indices, fastest first) say in which order the places of a box are packed. The boxes along k
+    are summed in ``splits`` parts apart, which are added in order.
     """
 
     blocks: tuple[int, ...]
+    batch: tuple[int, ...]
     m: tuple[int, ...]
     n: tuple[int, ...]
     k: tuple[int, ...]

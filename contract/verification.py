@@ -423,12 +423,9 @@ def _check_tiles(plan: Plan, step: Gett, tiles: Tiles) -> None:
     _equal("The operators of A and B in tiles", operators, {Operator.IDENTITY})
     _check_blocks(step.loops, tiles.blocks)
     _require(tiles.splits >= 1, "A sum has one part or more", tiles.splits)
-    for kind, order in ((Kind.M, tiles.m), (Kind.N, tiles.n), (Kind.K, tiles.k)):
+    for kind, order in zip(Kind, (tiles.batch, tiles.m, tiles.n, tiles.k), strict=True):
         own = [at for at, loop in enumerate(step.loops) if loop.kind is kind]
         _equal(f"The order of the loops of kind {kind.value}", sorted(order), own)
-    for loop, block in zip(step.loops, tiles.blocks, strict=True):
-        if loop.kind is Kind.BATCH:
-            _equal("A block of a loop of kind l", block, 1)
 
 
 def _check_blocks(loops: Sequence[Loop], blocks: Sequence[int]) -> None:

@@ -14,20 +14,26 @@ from contract.run.host_views import Array, compact_strides
 from contract.run.memory import Cutter
 from contract.run.steps import Memory, Prepared, Scalars, share
 from contract.run.workers import Workers
+from contract.tile_boxes import SQUARE
 from contract.workspace import rounded
 
 __all__ = ["prepare_tiles"]
 
 THREAD_FLOPS = 1 << 22  # less is done before a second thread has begun
-# Tables of a thread: a tile's columns, places in two operands of m, n and k, two of panels, and a
-# tile's rows.
-TABLES = 10
+# Tables of a thread: a tile's columns, places in two operands of m, n and k, two of panels, a
+# tile's rows, and places of batches in three operands.
+TABLES = 13
+LINE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """Bytes of one thread's memory: panels of A and of B, a tile that lies apart, and tables."""
+    """Bytes of one thread's memory: panels of A and of B, a tile that lies apart, and tables.
 
+    ``a`` and ``b`` are those of one batch's panels.
+    """
+
+    batches: int
     a: int
     b: int
     apart: int
@@ -35,13 +41,13 @@ class _Lane:
 
     @property
     def bytes(self) -> int:
-        return self.a + self.b + self.apart + rounded(TABLES * self.table)
+        return rounded(self.places[1] + self.apart + TABLES * self.table)
 
     @property
-    def places(self) -> tuple[int, int, int, int]:
-        """Where the panels of B, the tile and the tables begin, and the bytes of a table."""
-        apart = self.a + self.b
-        return self.a, apart, apart + self.apart, self.table
+    def places(self) -> tuple[int, int, int, int, int, int]:
+        """Where the panels of B, the tile and the tables begin, the bytes of a table, a and b."""
+        panels, apart = self.batches * self.a, self.batches * (self.a + self.b)
+        return panels, apart, apart + self.apart, self.table, self.a, self.b
 
 
 def prepare_tiles(
@@ -169,9 +175,10 @@ class _TileProduct:
         depth = self.places[Kind.K] * size
         rows = ceil(self.places[Kind.M] / shape.rows) * shape.rows
         columns = ceil(self.places[Kind.N] / shape.columns) * shape.columns
-        apart = shape.rows * shape.columns * size
+        apart = min(self.places[Kind.BATCH], SQUARE) * shape.rows * shape.columns * size
         table = 8 * max(*self.places.values(), shape.rows, shape.columns)
-        return _Lane(rounded(rows * depth), rounded(columns * depth), rounded(apart), table)
+        panels = _spread(rows * depth), _spread(columns * depth)
+        return _Lane(self.places[Kind.BATCH], *panels, rounded(apart), table)
 
     def _packed_strides(self) -> tuple[tuple[int, ...], int]:
         """D's strides in memory of its own, and its elements."""
@@ -209,8 +216,7 @@ def _ordered(step: Gett, kind: Kind) -> list[tuple[Loop, int]]:
     """The loops of a kind with their blocks, in the order of their places."""
     tiles = step.tiles
     assert tiles is not None
-    batch = tuple(at for at, loop in enumerate(step.loops) if loop.kind is Kind.BATCH)
-    order = {Kind.M: tiles.m, Kind.N: tiles.n, Kind.K: tiles.k, Kind.BATCH: batch}[kind]
+    order = {Kind.M: tiles.m, Kind.N: tiles.n, Kind.K: tiles.k, Kind.BATCH: tiles.batch}[kind]
     return [(step.loops[at], tiles.blocks[at]) for at in order]
 
 
@@ -242,6 +248,11 @@ def _parts(boxes: int, splits: int) -> list[tuple[int, int]]:
     """The boxes of k in parts that are summed apart."""
     each = ceil(boxes / splits)
     return [(first, min(first + each, boxes)) for first in range(0, boxes, each)]
+
+
+def _spread(size: int) -> int:
+    """Bytes between panels: an odd number of cache lines, so that they do not share its sets."""
+    return rounded(size) + LINE
 
 
 def _address(x: Array) -> int:

@@ -17,7 +17,7 @@ from numba.core import cgutils, types
 
 from contract.run.host_kernels import TileShape
 from contract.run.numba_tools import emitted, prefetch
-from contract.tile_options import SQUARE
+from contract.tile_boxes import SQUARE
 
 __all__ = [
     "LEFT",
@@ -28,6 +28,7 @@ __all__ = [
     "fetch",
     "grain_width",
     "join_run",
+    "join_square",
     "load",
     "move",
     "move_run",
@@ -338,16 +339,49 @@ def join_run(context: Any, kind: Any, count: Any, source: Any, target: Any, add:
         *_, source, target, add = arguments
         vector = ir.VectorType(codegen.get_value_type(_part(kind)), parts)
         value = builder.load(builder.inttoptr(source, vector.as_pointer()), align=1)
-        place = builder.inttoptr(target, vector.as_pointer())
-        with builder.if_else(builder.icmp_signed("!=", add, add.type(0))) as (then, other):
-            with then:
-                old = builder.load(place, align=1)
-                builder.store(builder.fadd(old, value), place, align=1)
-            with other:
-                builder.store(value, place, align=1)
+        _join(builder, value, builder.inttoptr(target, vector.as_pointer()), add)
         return codegen.get_dummy_value()
 
     return types.void(kind, count, *[types.intp] * 3), write
+
+
+@emitted
+def join_square(
+    context: Any, kind: Any, source: Any, pitch: Any, target: Any, rows: Any, add: Any
+) -> Any:
+    """Four rows of four tiles, ``pitch`` bytes apart, whose elements are neighbours in memory.
+
+    ``rows`` is the address of the rows' byte offsets; elements are written, or added.
+    """
+    together = 2 if _is_complex(kind) else 1
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, source, pitch, target, rows, add = arguments
+        word = source.type
+        vector = ir.VectorType(codegen.get_value_type(_part(kind)), SQUARE * together)
+
+        def place(base: Any, shift: Any) -> Any:
+            return builder.inttoptr(builder.add(base, shift), vector.as_pointer())
+
+        tiles = [place(source, builder.mul(pitch, word(at))) for at in range(SQUARE)]
+        lines = _turned(builder, [builder.load(tile, align=1) for tile in tiles], together)
+        table = builder.inttoptr(rows, word.as_pointer())
+        steps = [builder.load(builder.gep(table, [word(at)])) for at in range(SQUARE)]
+        for line, step in zip(lines, steps, strict=True):
+            _join(builder, line, place(target, step), add)
+        return codegen.get_dummy_value()
+
+    return types.void(kind, *[types.intp] * 5), write
+
+
+def _join(builder: Any, value: Any, place: Any, add: Any) -> None:
+    """Write a vector, or add it to what is there: new memory must not be read."""
+    with builder.if_else(builder.icmp_signed("!=", add, add.type(0))) as (then, other):
+        with then:
+            old = builder.load(place, align=1)
+            builder.store(builder.fadd(old, value), place, align=1)
+        with other:
+            builder.store(value, place, align=1)
 
 
 @emitted

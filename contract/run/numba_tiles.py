@@ -25,6 +25,7 @@ from contract.run.numba_tile_code import (
     fetch,
     grain_width,
     join_run,
+    join_square,
     load,
     move,
     move_run,
@@ -37,29 +38,32 @@ from contract.run.numba_tile_code import (
     turned_length,
 )
 from contract.run.numba_tools import address_of, compiled
-from contract.tile_options import SQUARE
+from contract.tile_boxes import SQUARE
 
 __all__ = ["multiply_boxes"]
 
 # A plan of a product: where its loops begin in the table (l in A and B, l in D twice, m in A and
 # D, n in B and D, k in A and B) and where they end; boxes; where in the memory of a thread there
-# are panels of B, a tile apart and tables of offsets, and the bytes of one; then the table of
-# loops, the fastest first: extent, block, and the strides in two operands, in bytes.
+# are panels of B, a tile apart and tables of offsets, and the bytes of one; the bytes of one
+# batch's panels of A and of B; then the table of loops, the fastest first: extent, block, and the
+# strides in two operands, in bytes.
 GROUPS = 5
 BOXES_M, BOXES_N, PANELS_B, APART, TABLES_AT, TABLE_BYTES = range(GROUPS + 1, GROUPS + 7)
-NUMBERS, LOOP = GROUPS + 7, 4
+EACH_A, EACH_B = range(GROUPS + 7, GROUPS + 9)
+NUMBERS, LOOP = GROUPS + 9, 4
 # The tables of a thread: columns of the tile apart, places of a box's rows in A, of its columns in
 # B, of both in D, of steps along k in A and B, of rows or columns in panels, which grains of rows
-# lie side by side, and rows of the tile apart.
+# lie side by side, rows of the tile apart, and places of a box's batches in A, B and D.
 APART_COLUMNS, ROWS_A, COLUMNS_B, ROWS_D, COLUMNS_D = range(5)
 STEPS_A, STEPS_B, PLACES, BESIDE, APART_ROWS = range(5, 10)
+BATCHES_A, BATCHES_B, BATCHES_D = range(10, 13)
 # The kernels for some types are a table. A row for A and one for B say how they are packed: the
 # addresses of functions, then rows of a whole panel and of a grain of it, bytes of an element and
 # from one row to the next, rows of a square that are turned, and whether elements are copied as
-# they are. The third row has the functions that multiply a tile and that write one.
+# they are. The third row has the functions that multiply a tile, write one, and write four at once.
 RUNS, STEPS, SQUARES, ELEMENTS, ZEROS, WHOLE, GRAIN, SIZE, PART, TURNED, PLAIN = range(11)
 ENTRIES = PLAIN + 1
-MULTIPLY, JOIN = range(2)
+MULTIPLY, JOIN, JOIN_BATCHES = range(3)
 
 
 # --- what depends on types --------------------------------------------------------------------
@@ -284,6 +288,36 @@ def _joiner(dtype: np.dtype[Any]) -> int:
     return address_of(join, 7)
 
 
+@cache
+def _batch_joiner(dtype: np.dtype[Any]) -> int:
+    """The address of a function that writes the tiles of four batches that are neighbours in D."""
+    kind = dtype.type(0)
+
+    def join(
+        source: int,
+        pitch: int,
+        target: int,
+        rows: int,
+        high: int,
+        columns: int,
+        used: int,
+        add: int,
+    ) -> None:
+        """d[batches, rows, columns] = [d +] the tiles, ``pitch`` bytes apart, squares turned."""
+        size = element_size(kind)
+        column_bytes = panel_width(LEFT, kind) * size
+        for column in range(used):
+            here, there = source + column * column_bytes, target + load(columns, column)
+            for row in range(0, high - SQUARE + 1, SQUARE):
+                join_square(kind, here + row * size, pitch, there, rows + row * 8, add)
+            for row in range(high // SQUARE * SQUARE, high):
+                for batch in range(SQUARE):
+                    from_ = here + batch * pitch + row * size
+                    join_run(kind, 1, from_, there + load(rows, row) + batch * size, add)
+
+    return address_of(join, 8)
+
+
 # --- packing ----------------------------------------------------------------------------------
 
 
@@ -305,16 +339,9 @@ def _pack(
     the rows of the first step go is written to the table ``places``, which grains of rows lie side
     by side to ``beside``.
     """
-    whole, grain, size, part = pack[WHOLE], pack[GRAIN], pack[SIZE], pack[PART]
-    square, plain = pack[TURNED], pack[PLAIN] != 0
-    pitch, gap = whole * size, whole * part
-    for first in range(0, count, whole):
-        used, panel = min(whole, count - first), target + first * depth * size
-        for row in range(used):
-            store(places, first + row, panel + row * part)
-        if used % grain != 0:
-            filling = grain - used % grain
-            call_address(pack[ZEROS], (panel + used * part, filling, depth, pitch, gap))
+    grain, size, square, plain = pack[GRAIN], pack[SIZE], pack[TURNED], pack[PLAIN] != 0
+    pitch, gap = pack[WHOLE] * size, pack[WHOLE] * pack[PART]
+    _lay_out(pack, count, depth, target, places)
     if plain and count >= grain and _is_run(across, grain, size):
         _mark_runs(across, count, grain, size, beside)
         for at in range(depth):
@@ -327,6 +354,57 @@ def _pack(
             call_address(pack[STEPS], (source, next_, rows, high, along, depth, to, pitch, gap))
     else:
         _pack_steps(pack, source, across, count, along, depth, places)
+
+
+@compiled
+def _pack_batches(
+    pack: Array,
+    source: int,
+    batches: int,
+    number: int,
+    across: int,
+    count: int,
+    along: int,
+    depth: int,
+    target: int,
+    each: int,
+    places: int,
+    beside: int,
+) -> None:
+    """The panels of every batch of a box, ``each`` bytes apart.
+
+    Where batches lie side by side squares of them and of rows are turned, so that lines are read
+    once for all batches.
+    """
+    size, grain, square = pack[SIZE], pack[GRAIN], pack[TURNED]
+    if pack[PLAIN] == 0 or number < square or not _is_run(batches, square, size):
+        for at in range(number):
+            here, there = source + load(batches, at), target + at * each
+            _pack(pack, here, across, count, along, depth, there, places, beside)
+        return
+    pitch, gap = pack[WHOLE] * size, pack[WHOLE] * pack[PART]
+    for at in range(number - 1, -1, -1):  # the table of places is the first batch's in the end
+        _lay_out(pack, count, depth, target + at * each, places)
+    for at in range(depth):
+        here = source + load(along, at)
+        for row in range(0, count, grain):
+            high, rows, to = min(grain, count - row), across + row * 8, load(places, row)
+            next_ = load(across, min(row + grain, count - 1)) - load(rows, 0)
+            to += at * pitch
+            call_address(pack[STEPS], (here, next_, rows, high, batches, number, to, each, gap))
+
+
+@compiled
+def _lay_out(pack: Array, count: int, depth: int, target: int, places: int) -> None:
+    """Where rows go in their panels, the first step's; the rows that fill a panel are cleared."""
+    whole, grain, size, part = pack[WHOLE], pack[GRAIN], pack[SIZE], pack[PART]
+    for first in range(0, count, whole):
+        used, panel = min(whole, count - first), target + first * depth * size
+        for row in range(used):
+            store(places, first + row, panel + row * part)
+        if used % grain != 0:
+            filling, to = grain - used % grain, panel + used * part
+            call_address(pack[ZEROS], (to, filling, depth, whole * size, whole * part))
 
 
 @compiled
@@ -424,35 +502,84 @@ def _multiply_panels(
     kernels: Array,
     room: int,
     d: int,
+    number: int,
     height: int,
     width: int,
     depth: int,
     add: int,
     alpha: int,
 ) -> None:
-    """A box of D from packed panels; tiles that are not contiguous are summed apart first.
+    """A box of D from packed panels.
 
-    The box of A stays in the second-level cache, a panel of B in the first.
+    The box of A stays in the second-level cache, a panel of B in the first. Where batches lie
+    side by side in D the tiles of all come one after another, for they share its lines.
     """
-    a, b, apart = room, room + plan[PANELS_B], room + plan[APART]
     rows, columns = _table(plan, room, ROWS_D), _table(plan, room, COLUMNS_D)
-    apart_rows, apart_columns = _table(plan, room, APART_ROWS), _table(plan, room, APART_COLUMNS)
-    multiply, join, size = kernels[2, MULTIPLY], kernels[2, JOIN], kernels[0, SIZE]
-    tall, lanes = kernels[0, WHOLE], kernels[0, GRAIN]
-    wide, grain = kernels[1, WHOLE], kernels[1, GRAIN]
-    beside = _table(plan, room, BESIDE)
+    lanes, size = kernels[0, GRAIN], kernels[0, SIZE]
+    tall, wide, grain = kernels[0, WHOLE], kernels[1, WHOLE], kernels[1, GRAIN]
+    apart_rows, across = _table(plan, room, APART_ROWS), _table(plan, room, APART_COLUMNS)
+    apart, beside, batches = (
+        room + plan[APART],
+        _table(plan, room, BESIDE),
+        _table(plan, room, BATCHES_D),
+    )
+    together = number if _is_run(batches, number, size) else 1
     _mark_runs(rows, height, lanes, size, beside)
-    for j in range(0, width, wide):
-        used, right, places = min(wide, width - j), b + j * depth * size, columns + j * 8
-        for i in range(0, height, tall):
-            high, left, up = min(tall, height - i), a + i * depth * size, rows + i * 8
-            whole = used % grain == 0 and load(beside, i) != 0
-            if whole and (high <= lanes or load(beside, i + lanes) != 0):
-                call_address(multiply, (high, used, depth, left, right, d, up, places, add, alpha))
-            else:
-                tile = (high, used, depth, left, right, apart, apart_rows, apart_columns, 0, alpha)
-                call_address(multiply, tile)
-                call_address(join, (apart, d, up, high, places, used, add))
+    for first in range(0, number, together):
+        left, right = room + first * plan[EACH_A], room + plan[PANELS_B] + first * plan[EACH_B]
+        to = d + load(batches, first)
+        for j in range(0, width, wide):
+            used, places = min(wide, width - j), columns + j * 8
+            b = right + j * depth * size
+            for i in range(0, height, tall):
+                high, up, a = min(tall, height - i), rows + i * 8, left + i * depth * size
+                runs = used % grain == 0 and load(beside, i) != 0
+                if runs and (high <= lanes or load(beside, i + lanes) != 0):
+                    tile = (high, used, depth, a, b, to, up, places, add, alpha)
+                    call_address(kernels[2, MULTIPLY], tile)
+                elif together == 1:
+                    tile = (high, used, depth, a, b, apart, apart_rows, across, 0, alpha)
+                    call_address(kernels[2, MULTIPLY], tile)
+                    call_address(kernels[2, JOIN], (apart, to, up, high, places, used, add))
+                else:
+                    tiles = (plan, kernels, room, together)
+                    _multiply_batches(*tiles, high, used, depth, a, b, to, up, places, add, alpha)
+
+
+@compiled
+def _multiply_batches(
+    plan: Array,
+    kernels: Array,
+    room: int,
+    together: int,
+    high: int,
+    used: int,
+    depth: int,
+    a: int,
+    b: int,
+    d: int,
+    rows: int,
+    columns: int,
+    add: int,
+    alpha: int,
+) -> None:
+    """The tiles of batches that lie side by side, summed apart and written four at once."""
+    size, apart = kernels[0, SIZE], room + plan[APART]
+    pitch = kernels[0, WHOLE] * kernels[1, WHOLE] * size
+    here, across = _table(plan, room, APART_ROWS), _table(plan, room, APART_COLUMNS)
+    for first in range(0, together, SQUARE):
+        count, to = min(SQUARE, together - first), d + first * size
+        for at in range(count):
+            left, right = a + (first + at) * plan[EACH_A], b + (first + at) * plan[EACH_B]
+            tile = (high, used, depth, left, right, apart + at * pitch, here, across, 0, alpha)
+            call_address(kernels[2, MULTIPLY], tile)
+        if count == SQUARE:
+            joined = (apart, pitch, to, rows, high, columns, used, add)
+            call_address(kernels[2, JOIN_BATCHES], joined)
+            continue
+        for at in range(count):
+            joint = (apart + at * pitch, to + at * size, rows, high, columns, used, add)
+            call_address(kernels[2, JOIN], joint)
 
 
 @compiled
@@ -480,6 +607,8 @@ def _multiply_boxes(
     rows_a, rows_d = _table(plan, room, ROWS_A), _table(plan, room, ROWS_D)
     columns_b, columns_d = _table(plan, room, COLUMNS_B), _table(plan, room, COLUMNS_D)
     steps_a, steps_b = _table(plan, room, STEPS_A), _table(plan, room, STEPS_B)
+    batches_a, batches_b = _table(plan, room, BATCHES_A), _table(plan, room, BATCHES_B)
+    batches_d, each_a, each_b = _table(plan, room, BATCHES_D), plan[EACH_A], plan[EACH_B]
     places, beside = _table(plan, room, PLACES), _table(plan, room, BESIDE)
     _place_apart(plan, kernels, room)
     packed = -1
@@ -488,22 +617,46 @@ def _multiply_boxes(
         column = at // boxes_m
         stop = min(end, (column + 1) * boxes_m)
         batch = column // boxes_n
-        _offsets(loops, plan[0], plan[1], batch, rows_a, columns_b)
-        here_a, here_b = a + load(rows_a, 0), b + load(columns_b, 0)
-        _offsets(loops, plan[1], plan[2], batch, rows_d, columns_d)
-        here_d = d + load(rows_d, 0)
+        number = _offsets(loops, plan[0], plan[1], batch, batches_a, batches_b)
+        _offsets(loops, plan[1], plan[2], batch, batches_d, rows_d)
         width = _offsets(loops, plan[3], plan[4], column % boxes_n, columns_b, columns_d)
         for box in range(first, last):
             depth = _offsets(loops, plan[4], plan[5], box, steps_a, steps_b)
-            _pack(kernels[1], here_b, columns_b, width, steps_b, depth, panels_b, places, beside)
+            _pack_batches(
+                kernels[1],
+                b,
+                batches_b,
+                number,
+                columns_b,
+                width,
+                steps_b,
+                depth,
+                panels_b,
+                each_b,
+                places,
+                beside,
+            )
             adds = add if box == first else 1
             for row in range(at - column * boxes_m, stop - column * boxes_m):
                 height = _offsets(loops, plan[2], plan[3], row, rows_a, rows_d)
                 name = (batch * boxes_m + row) * (last - first) + box - first
                 if name != packed:
-                    _pack(kernels[0], here_a, rows_a, height, steps_a, depth, room, places, beside)
+                    _pack_batches(
+                        kernels[0],
+                        a,
+                        batches_a,
+                        number,
+                        rows_a,
+                        height,
+                        steps_a,
+                        depth,
+                        room,
+                        each_a,
+                        places,
+                        beside,
+                    )
                     packed = name
-                _multiply_panels(plan, kernels, room, here_d, height, width, depth, adds, alpha)
+                _multiply_panels(plan, kernels, room, d, number, height, width, depth, adds, alpha)
         at = stop
 
 
@@ -526,7 +679,7 @@ def _kernels(a: np.dtype[Any], b: np.dtype[Any], dtype: np.dtype[Any]) -> Array:
     split = 2 if dtype.kind == "c" else 1
     left = (shape.rows, shape.lanes, size, size // split, SQUARE // split, a == dtype)
     right = (shape.columns, shape.grain, size, size, SQUARE, b == dtype)
-    tile = _multiplier(dtype), _joiner(dtype)
+    tile = _multiplier(dtype), _joiner(dtype), _batch_joiner(dtype)
     rows = (
         (*_packers(True, a, dtype), *left),
         (*_packers(False, b, dtype), *right),

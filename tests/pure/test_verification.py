@@ -326,9 +326,9 @@ REFUSED = {
         with_tiles(blocks=tuple(loop.extent + 1 for loop in BOXED.steps[0].loops)),
         "A block has up to",
     ),
-    "products in one box": (
-        with_tiles(blocks=tuple(loop.extent for loop in BOXED.steps[0].loops)),
-        "A block of a loop of kind l",
+    "batches along rows": (
+        with_tiles(batch=BOXED.steps[0].tiles.m),
+        "order of the loops of kind l",
     ),
     "rows along columns": (with_tiles(m=BOXED.steps[0].tiles.n), "order of the loops of kind m"),
     "steps left out": (with_tiles(k=()), "order of the loops of kind k"),
