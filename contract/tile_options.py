@@ -1,7 +1,7 @@
 """Products by tiles: boxes that our own compiled kernels pack and multiply, and what they cost."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 
 from contract.compute import is_complex, item_size
@@ -39,7 +39,7 @@ def tile_option(problem: ProductProblem, cpu: Cpu) -> Option | None:
     loops = loop_table(turned)
     tiles = _tiles(loops, problem.dtype, tiling)
     step = replace(product_step(Gett, turned, loops), tiles=tiles)
-    seconds = _seconds(step, tiles, cpu, tiling)
+    seconds = _Cost(step, tiles, cpu, tiling).seconds
     return Option(Algo.GETT, seconds, "boxes packed in cache, our tiles", (step,), problem.d)
 
 
@@ -126,41 +126,58 @@ def packs_as_it_lies(step: Gett) -> bool:
     return all(_lie(stride, step, tiles, order) is Lie.STRAIGHT for stride, order in sides)
 
 
-def _seconds(step: Gett, tiles: Tiles, cpu: Cpu, tiling: Tiling) -> float:
-    """Products of whole tiles, packing A and B, reading memory, and writing D."""
-    loops, dtype, size = step.loops, step.dtype, item_size(step.dtype)
-    boxes = _boxes(loops, tiles.blocks)
-    places = dict.fromkeys(Kind, 1)
-    for loop, block in zip(loops, tiles.blocks, strict=True):
-        places[loop.kind] *= block
-    rows = whole(places[Kind.M], tiling.rows(dtype) // 2) * boxes[Kind.M]
-    columns = whole(places[Kind.N], tiling.columns // 3) * boxes[Kind.N]
-    each, share = (8, tiling.complex_share) if is_complex(dtype) else (2, 1.0)
-    batch = step.extent(Kind.BATCH)
-    products = each * rows * columns * step.extent(Kind.K) * batch
-    count = rows * columns * batch * boxes[Kind.K] / (tiling.rows(dtype) * tiling.columns)
-    seconds = tiling.call + products / (share * tiling.flops.of(dtype)) + count * tiling.tile
-    for stride, times, order in ((STRIDE_A, boxes[Kind.N], tiles.m), (STRIDE_B, 1, tiles.n)):
-        own = [
-            (loop, block) for loop, block in zip(loops, tiles.blocks, strict=True) if stride(loop)
-        ]
-        mine, blocks = [loop for loop, _ in own], [block for _, block in own]
-        run = run_length(mine, stride, blocks)
-        elements = extent_of(mine) * times
-        seconds += cpu.stream_seconds(elements, run, dtype)
-        seconds += elements / tiling.packed.rate(_lie(stride, step, tiles, order))
-    out = [
-        (loop, block)
-        for loop, block in zip(loops, tiles.blocks, strict=True)
-        if loop.kind is not Kind.K
-    ]
-    run = run_length([loop for loop, _ in out], STRIDE_D, [block for _, block in out])
-    elements = extent_of([loop for loop, _ in out])
-    writes = cpu.stream_seconds(2 * elements, run, dtype)
-    lie = _lie(STRIDE_D, step, tiles, tiles.m)
-    if lie is Lie.TURNED:
-        writes += elements / tiling.packed.turned
-    elif run < tiling.rows(dtype) // 2:
-        writes += elements / tiling.scattered
-    near = elements * size <= cpu.panel_bytes[-1]
-    return seconds + writes * (1 if near else boxes[Kind.K])
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """What a product by tiles takes on a processor."""
+
+    step: Gett
+    tiles: Tiles
+    cpu: Cpu
+    tiling: Tiling
+
+    @property
+    def seconds(self) -> float:
+        """Products of whole tiles, packing A and B, and writing D."""
+        boxes = _boxes(self.step.loops, self.tiles.blocks)
+        packing = self._packing(STRIDE_A, self.tiles.m) * boxes[Kind.N]
+        packing += self._packing(STRIDE_B, self.tiles.n)
+        return self.tiling.call + self._products(boxes) + packing + self._writing(boxes)
+
+    def _products(self, boxes: Mapping[Kind, int]) -> float:
+        """The products of all boxes, each rounded up to narrow tiles."""
+        step, tiling = self.step, self.tiling
+        places = dict.fromkeys(Kind, 1)
+        for loop, block in zip(step.loops, self.tiles.blocks, strict=True):
+            places[loop.kind] *= block
+        tall, wide = tiling.rows(step.dtype), tiling.columns
+        rows = whole(places[Kind.M], tall // 2) * boxes[Kind.M]
+        columns = whole(places[Kind.N], wide // 3) * boxes[Kind.N]
+        elements = rows * columns * step.extent(Kind.BATCH)
+        each, share = (8, tiling.complex_share) if is_complex(step.dtype) else (2, 1.0)
+        flops = each * elements * step.extent(Kind.K)
+        count = elements * boxes[Kind.K] / (tall * wide)
+        return flops / (share * tiling.flops.of(step.dtype)) + count * tiling.tile
+
+    def _packing(self, stride: Stride, across: Sequence[int]) -> float:
+        """Reading an operand once, into panels of these loops."""
+        elements, run = self._lines(stride)
+        rate = self.tiling.packed.rate(_lie(stride, self.step, self.tiles, across))
+        return self.cpu.stream_seconds(elements, run, self.step.dtype) + elements / rate
+
+    def _writing(self, boxes: Mapping[Kind, int]) -> float:
+        """Writing D, once more for each further box along k if it is too large for caches."""
+        dtype, tiling = self.step.dtype, self.tiling
+        elements, run = self._lines(STRIDE_D)
+        seconds = self.cpu.stream_seconds(2 * elements, run, dtype)
+        if _lie(STRIDE_D, self.step, self.tiles, self.tiles.m) is Lie.TURNED:
+            seconds += elements / tiling.packed.turned
+        elif run < tiling.rows(dtype) // 2:
+            seconds += elements / tiling.scattered
+        near = elements * item_size(dtype) <= self.cpu.panel_bytes[-1]
+        return seconds * (1 if near else boxes[Kind.K])
+
+    def _lines(self, stride: Stride) -> tuple[int, int]:
+        """The elements of an operand, and how many of a box lie in a row."""
+        pairs = zip(self.step.loops, self.tiles.blocks, strict=True)
+        own = {loop: block for loop, block in pairs if stride(loop)}
+        return extent_of([*own]), run_length([*own], stride, [*own.values()])
