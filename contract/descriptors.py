@@ -415,7 +415,7 @@ class Algo(Enum):
     DEFAULT_PATIENT = "default patient"  # the fastest of all, measured when it is planned
     GEMM = "gemm"  # one matrix product, operands used where they lie
     GETT = "gett"  # one product on strided operands, packed panel by panel
-    TTGT = "ttgt"  # permutations, a matrix product, a permutation
+    TTGT = "ttgt"  # permutations, a matrix product, a permutation; GEMM where none is needed
     TGETT = "tgett"  # permutations of what is far apart in memory, one product on strided operands
     ELEMENTWISE = "elementwise"  # nothing summed: products of elements
     ONE_PASS = "one pass"  # no product: elements permuted or reduced

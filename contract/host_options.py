@@ -16,7 +16,6 @@ from contract.plan import Gett, Kind, Loop, Product
 from contract.products import (
     STRIDE_A,
     STRIDE_B,
-    STRIDE_C,
     STRIDE_D,
     Option,
     ProductProblem,
@@ -40,26 +39,29 @@ def host_options(problem: ProductProblem, cpu: Cpu, brief: bool = False) -> list
 
     A mode summed over that one operand has not is left to the loops. Small products are tried
     without tiles and panels, those whose tiles pack operands as they lie without panels. With
-    ``brief`` nothing is looked for that packs where one matrix product on the operands as they lie
-    does it all.
+    ``brief`` no loops and no copies are looked for where one matrix product on the operands as they
+    lie does it all.
     """
     loops = loop_table(problem)
-    found = [_loop_option(problem, loops, cpu)]
+    streams = _stream_seconds(loops, problem.dtype, cpu)
     if has_lone_sum(loops):
+        return [_loop_option(problem, loops, streams, cpu)]
+    found = _elementwise_options(problem, loops, cpu)
+    products = list(gemms(problem, loops, BLAS))
+    for step in products:
+        seconds = _gemm_seconds(step, cpu) + streams
+        found.append(Option(Algo.GEMM, seconds, why_gemm(step), (step,), problem.d))
+    is_matrix_product = any(step.extent(Kind.BATCH) == 1 for step in products)
+    if brief and is_matrix_product:
         return found
-    found += _elementwise_options(problem, loops, cpu)
-    for step in gemms(problem, loops, BLAS):
-        found.append(
-            Option(Algo.GEMM, _gemm_seconds(step, cpu), why_gemm(step), (step,), problem.d)
-        )
-        if brief and step.extent(Kind.BATCH) == 1:
-            return found
-    if prod(loop.extent for loop in loops) > cpu.loop_product:
+    found.append(_loop_option(problem, loops, streams, cpu))
+    if extent_of(loops) > cpu.loop_product:
         tiles = tile_option(problem, cpu)
         found += [] if tiles is None else [tiles]
         if tiles is None or not _is_settled(tiles):
             found += panel_options(problem, loops, cpu)
-    found += _transposed_options(problem, loops, cpu)
+    if not is_matrix_product:
+        found += _transposed_options(problem, loops, cpu)
     return found
 
 
@@ -69,23 +71,30 @@ def _is_settled(tiles: Option) -> bool:
     return isinstance(step, Gett) and packs_as_it_lies(step)
 
 
-def _loop_option(problem: ProductProblem, loops: tuple[Loop, ...], cpu: Cpu) -> Option:
-    """No packing at all: right for any strides, and the quickest way for small products."""
-    step = product_step(Gett, problem, loops)
-    work = 2 * prod(loop.extent for loop in loops)
-    seconds = 2 * cpu.call + work / cpu.loop_flops.of(problem.dtype)
+def _stream_seconds(loops: tuple[Loop, ...], dtype: str, cpu: Cpu) -> float:
+    """Reading A and B and writing D where they lie."""
+    seconds = 0.0
     for stride in (STRIDE_A, STRIDE_B, STRIDE_D):
         own = [loop for loop in loops if stride(loop)]
-        seconds += cpu.stream_seconds(extent_of(own), run_length(own, stride), step.dtype)
+        seconds += cpu.stream_seconds(extent_of(own), run_length(own, stride), dtype)
+    return seconds
+
+
+def _loop_option(
+    problem: ProductProblem, loops: tuple[Loop, ...], streams: float, cpu: Cpu
+) -> Option:
+    """No packing at all: right for any strides, and the quickest way for small products."""
+    step = product_step(Gett, problem, loops)
+    seconds = 2 * cpu.call + 2 * extent_of(loops) / cpu.loop_flops.of(problem.dtype) + streams
     return Option(Algo.GETT, seconds, "loop by loop, nothing packed", (step,), problem.d)
 
 
 def _elementwise_options(
     problem: ProductProblem, loops: tuple[Loop, ...], cpu: Cpu
-) -> Iterator[Option]:
+) -> list[Option]:
     """Nothing is summed: d = a * b with broadcast strides."""
     if any(loop.kind is Kind.K for loop in loops):
-        return
+        return []
     step = elementwise_step(problem)
     elements = prod(step.extents)
     seconds = cpu.call + elements / (2 * cpu.transpose_rate)
@@ -96,7 +105,7 @@ def _elementwise_options(
         if along is not None and stride(along) and _fastest(loops, stride) is not along:
             seconds += elements / cpu.transpose_rate
     reason = "element by element, nothing summed"
-    yield Option(Algo.ELEMENTWISE, seconds, reason, (step,), problem.d)
+    return [Option(Algo.ELEMENTWISE, seconds, reason, (step,), problem.d)]
 
 
 def _fastest(loops: tuple[Loop, ...], stride: Stride) -> Loop | None:
@@ -123,14 +132,11 @@ def _transposed_option(each: Transposed, problem: ProductProblem, cpu: Cpu) -> O
     copying = sum(each_copy, 0.0)
     reason = f"{why_transposed(each.packing)}, one Gemm"
     seconds = copying + _gemm_seconds(each.gemm, cpu)
+    seconds += _stream_seconds(each.gemm.loops, each.gemm.dtype, cpu)
     return Option(Algo.TTGT, seconds, reason, each.steps, problem.d, temporaries, copying)
 
 
 def _gemm_seconds(step: Product, cpu: Cpu) -> float:
-    m, n, k = step.extent(Kind.M), step.extent(Kind.N), step.extent(Kind.K)
-    count = step.extent(Kind.BATCH)
-    seconds = cpu.call + cpu.product_seconds(count, m, n, k, step.dtype)
-    for stride in (STRIDE_A, STRIDE_B, STRIDE_D, *[STRIDE_C] * (step.c is not None)):
-        own = [loop for loop in step.loops if stride(loop)]
-        seconds += cpu.stream_seconds(extent_of(own), run_length(own, stride), step.dtype)
-    return seconds
+    """Products of matrices in cache."""
+    count, m, n, k = map(step.extent, (Kind.BATCH, Kind.M, Kind.N, Kind.K))
+    return cpu.call + cpu.product_seconds(count, m, n, k, step.dtype)

@@ -53,11 +53,10 @@ def gemms(problem: ProductProblem, loops: tuple[Loop, ...], blas: Blas) -> Itera
     if problem.c is not None and not (blas.adds and _lies_like_d(problem, loops)):
         return
     for m, n in combinations(_rows(loops, Kind.M), _rows(loops, Kind.N)):
-        chosen = (*m, *n, *k)
-        batch = tuple(
-            replace(loop, kind=Kind.BATCH) for loop in loops if all(loop is not x for x in chosen)
-        )
         if _is_gemm(m, n, k):
+            chosen = (*m, *n, *k)
+            others = [loop for loop in loops if loop not in chosen]
+            batch = tuple([replace(loop, kind=Kind.BATCH) for loop in others])
             yield product_step(Gemm, problem, (*_outermost_last(batch), *chosen))
 
 
@@ -118,13 +117,19 @@ class Transposed:
 def transposed(
     problem: ProductProblem, loops: tuple[Loop, ...], blas: Blas
 ) -> Iterator[Transposed]:
-    """TTGT with every order of the matrices' rows and columns; none where BLAS has no such sums."""
+    """TTGT with every order of the matrices' rows and columns; none where BLAS has no such sums.
+
+    Where nothing is to be permuted the product is one of ``gemms``.
+    """
     factors = blas.factors(problem)
     if factors is None:
         return
     runs = [loop.modes for loop in loops]  # which copies keep
     for orders in matrix_orders(loops):
-        packing = permuted(problem, orders, _no_matrices(problem, orders, factors), factors)
+        copied = _no_matrices(problem, orders, factors)
+        if not copied:
+            return
+        packing = permuted(problem, orders, copied, factors)
         table = loop_table(packing.inner, runs)
         batch = tuple(loop for loop in table if loop.kind is Kind.BATCH)
         rest = tuple(loop for loop in table if loop.kind is not Kind.BATCH)

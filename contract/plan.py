@@ -225,7 +225,7 @@ class Product:
 
     def extent(self, *kinds: Kind) -> int:
         """The number of index values over all loops of these kinds."""
-        return prod(loop.extent for loop in self.loops if loop.kind in kinds)
+        return prod([loop.extent for loop in self.loops if loop.kind in kinds])
 
 
 @dataclass(frozen=True, slots=True)

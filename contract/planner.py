@@ -611,6 +611,8 @@ class _Builder:
         wanted = self.preference.algo
         any_algo = wanted in (Algo.DEFAULT, Algo.DEFAULT_PATIENT)
         usable = [each for each in found if any_algo or each.algo is wanted]
+        if wanted is Algo.TTGT and not usable:  # nothing is to be permuted
+            usable = [each for each in found if each.algo is Algo.GEMM]
         limit = self.preference.temporary_limit
         if limit is not None:
             usable = [each for each in usable if each.temporary_bytes <= limit] or usable

@@ -251,13 +251,13 @@ def test_tuning_tells_what_it_tries_and_what_stays(heard: list[Record]) -> None:
     with ct.Handle(preference=ct.PlanPreference(autotune=ct.AutotuneMode.INCREMENTAL)) as handle:
         for _ in range(10):
             ct.contract("ab,cb->ac", x, x, handle=handle)
-    measured = [line for line in traced(heard) if " of 4 candidates measured" in line]
-    assert measured[0] == "0 of 4 candidates measured"
-    assert 4 <= len(measured) < 10
+    measured = [line for line in traced(heard) if " of 3 candidates measured" in line]
+    assert measured[0] == "0 of 3 candidates measured"
+    assert 3 <= len(measured) < 10
     assert len(traced(heard)) >= 10 + len(measured)
     settled = [message for level, _, message in heard if message.startswith("tuned: ")]
     assert len(settled) == 1
-    assert re.match(r"tuned: candidate \d of 4 stays, [\d.]+ \w+, ", settled[0])
+    assert re.match(r"tuned: candidate \d of 3 stays, [\d.]+ \w+, ", settled[0])
 
 
 def test_tuning_waits_for_a_graph_to_be_recorded(

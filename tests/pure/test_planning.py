@@ -110,6 +110,17 @@ def test_algorithms_and_ranks_can_be_asked_for() -> None:
     assert first.seconds <= second.seconds
 
 
+@pytest.mark.parametrize("batch", ["", "l"])
+def test_a_product_without_copies_is_one_candidate(batch: str) -> None:
+    """A TTGT that permutes nothing is the Gemm, which is what asking for it gives."""
+    asked = operation(f"ij{batch} jk{batch}", f"ik{batch}", i=40, j=50, k=60, l=7)
+    (decision,) = make_plan(asked).considered
+    assert [each.algo for each in decision.candidates].count(Algo.GEMM) == 1
+    assert Algo.TTGT not in {each.algo for each in decision.candidates}
+    gemm, ttgt = (make_plan(asked, PlanPreference(algo=x)) for x in (Algo.GEMM, Algo.TTGT))
+    assert ttgt.steps == gemm.steps
+
+
 def test_candidates_are_ordered_by_predicted_time() -> None:
     (decision,) = plan_of("dca bd", "abc", a=40, b=24, c=30, d=40).considered
     times = [candidate.seconds for candidate in decision.candidates]
