@@ -7,7 +7,7 @@ tree of pairs.
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from math import inf, prod
 
 from contract.order import Pair, is_slight
@@ -35,6 +35,8 @@ def scheduled(pairs: Sequence[Pair], count: int, size: Callable[[Modes], int]) -
 
     Of two factors the one comes first that needs more memory beyond its result than the other.
     """
+    if len(pairs) < 3:
+        return tuple(pairs)  # the second needs the first
     sizes = [0] * count + [size(pair.modes) for pair in pairs]
     peaks = [0] * count
     for at, pair in enumerate(pairs):
@@ -195,8 +197,8 @@ def mode_orders(
     elements that have to be copied on the way to it. What repeats an earlier result (``same``)
     lies as that does.
     """
-    if target is not None and len(pairs) == 1:
-        return (target.order,)
+    if _are_matrices(leaves, pairs):
+        return _matrices(leaves, pairs, target)
     count = len(leaves)
     readers = _readers(leaves, pairs)
     death = _deaths(pairs, count, target)
@@ -212,8 +214,30 @@ def mode_orders(
             orders = [target]
         else:
             orders = [Layout(order) for order in costs.orders(readers[node], death, slight)]
-        found.append(_pruned(map(costs.cheapest, orders), readers[node], kept))
+        found.append(_pruned([*map(costs.cheapest, orders)], readers[node], kept))
     return _chosen(found, pairs, count, same)
+
+
+def _are_matrices(leaves: Sequence[Layout], pairs: Sequence[Pair]) -> bool:
+    """Whether each product is one of matrices or vectors: to BLAS all their orders are alike."""
+    modes = [*(frozenset(leaf.order) for leaf in leaves), *(pair.modes for pair in pairs)]
+    factors = ((modes[pair.left], modes[pair.right], pair.modes) for pair in pairs)
+    return max(map(len, modes)) <= 2 and all(
+        len(a & b) == 1 and a ^ b == left_over for a, b, left_over in factors
+    )
+
+
+def _matrices(
+    leaves: Sequence[Layout], pairs: Sequence[Pair], target: Layout | None
+) -> tuple[Order, ...]:
+    """The free mode of the right factor where the summed one of the left is."""
+    orders = [leaf.order for leaf in leaves]
+    for pair in pairs:
+        free = _only(orders[pair.right], pair.modes)
+        replaced = ((mode,) if mode in pair.modes else free for mode in orders[pair.left])
+        orders.append(tuple(chain.from_iterable(replaced)))
+    made = orders[len(leaves) :]
+    return tuple(made if target is None else [*made[:-1], target.order])
 
 
 def _renamed(found: Sequence[Sequence[_Candidate]], twin: Twin) -> Iterator[_Candidate]:
@@ -245,8 +269,10 @@ def _deaths(pairs: Sequence[Pair], count: int, target: Layout | None) -> Mapping
     return ranks | {mode: len(pairs) + at for at, mode in enumerate(reversed(last))}
 
 
-def _pruned(candidates: Iterable[_Candidate], reader: _Reader, kept: int) -> list[_Candidate]:
+def _pruned(candidates: Sequence[_Candidate], reader: _Reader, kept: int) -> list[_Candidate]:
     """The cheapest of those that the next product reads alike, and of these ``kept``."""
+    if len(candidates) == 1:
+        return [*candidates]
     best: dict[Hashable, _Candidate] = {}
     for each in candidates:
         order = each.layout.order
@@ -307,8 +333,9 @@ class _Costs:
         in_a, in_b = (frozenset(each[0].layout.order) for each in (left, right))
         self.m, self.n = (in_a & pair.modes) - in_b, (in_b & pair.modes) - in_a
         self.k, self.batch = (in_a & in_b) - pair.modes, in_a & in_b & pair.modes
-        self.size_k = self._size(self.k)
-        self.free_m, self.free_n = self._free(self.m, self.n), self._free(self.n, self.m)
+        size_m, size_n, self.size_k = map(self._size, (self.m, self.n, self.k))
+        self.free_m = _Free(self.m, size_m, PRODUCT + self.size_k * size_n / REPACKING)
+        self.free_n = _Free(self.n, size_n, PRODUCT + self.size_k * size_m / REPACKING)
         self.copies = tuple(CALL + self._size(modes) for modes in (in_a, in_b, pair.modes))
         self.factors = [
             (a, b, one.cost + two.cost, *self._regardless(one.layout, two.layout))
@@ -317,10 +344,6 @@ class _Costs:
 
     def _size(self, modes: Iterable[int]) -> int:
         return prod([self.extents[mode] for mode in modes])
-
-    def _free(self, own: Modes, others: Modes) -> _Free:
-        shared = self.size_k * self._size(others)
-        return _Free(own, self._size(own), PRODUCT + shared / REPACKING)
 
     # --- what a layout takes ------------------------------------------------------------------
 

@@ -200,6 +200,8 @@ def _places(modes: Sequence[int], wanted: Sequence[int]) -> list[int]:
 
 def _without_broadcasts(terms: list[Term]) -> list[Term]:
     """Drop a mode of stride 0 from a term while another term still has the mode."""
+    if not any(0 in term.strides for term in terms):
+        return terms
     holders = Counter(chain.from_iterable(term.modes for term in terms))
     result = []
     for term in terms:
@@ -440,6 +442,8 @@ class _Builder:
         target: Term,
         same: Mapping[int, Twin],
     ) -> tuple[tuple[int, ...], ...]:
+        if len(pairs) == 1 and not self._is_free(target):
+            return (target.fastest_first,)
         end = None if self._is_free(target) else self._layout(target)
         return mode_orders([self._layout(term) for term in terms], pairs, self.extents, end, same)
 
@@ -496,6 +500,8 @@ class _Builder:
     def _reduce_lone_modes(self, terms: list[Term], needed: set[int]) -> list[Term]:
         holders = Counter(chain.from_iterable(term.modes for term in terms))
         lone = {mode for mode, count in holders.items() if count == 1} - needed
+        if not lone:
+            return terms
         result = list(terms)
         for index, term in enumerate(terms):
             kept = tuple(mode for mode in term.fastest_first if mode not in lone)
