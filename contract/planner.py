@@ -46,7 +46,7 @@ from contract.plan import (
     lifetimes,
     step_slots,
 )
-from contract.products import Option, ProductProblem, Term, numbered
+from contract.products import Option, ProductProblem, Term, likeness, named
 from contract.workspace import Lifetime, place, rounded
 
 __all__ = ["addend_alone", "make_plan", "operation_extents", "ranked_plans"]
@@ -68,11 +68,12 @@ class _Network:
 class _Known:
     """What the plans of one operation have in common, whatever their rank.
 
-    ``options`` are those of products, by the product and by whether only the best matters.
+    ``options`` are those of one product of each kind, by its likeness and by whether only the best
+    matters.
     """
 
     network: _Network | None = None
-    options: dict[tuple[ProductProblem, bool], list[Option]] = field(default_factory=dict)
+    options: dict[Hashable, tuple[ProductProblem, list[Option]]] = field(default_factory=dict)
 
 
 def make_plan(
@@ -569,14 +570,12 @@ class _Builder:
     def _product(self, a: Term, b: Term, d: Term, addend: Term | None, scaled: bool) -> Term:
         """The steps of one product; ``d`` becomes a temporary, or the layout of a free output."""
         temporary = d.slot == len(self.slots)
-        problem, names = numbered(
-            ProductProblem(
-                *(a, b, d, addend, self.extents, self.accumulator),
-                *(scaled, len(self.slots) + temporary),
-                compute=self.operation.rule.compute,
-            )
+        problem = ProductProblem(
+            *(a, b, d, addend, self.extents, self.accumulator),
+            *(scaled, len(self.slots) + temporary),
+            compute=self.operation.rule.compute,
         )
-        found = self._options(problem)
+        like, found = self._options(problem)
         chosen = self._choose(found)
         self._place_result(d)
         self.slots += [Slot(SlotKind.TEMPORARY, tensor) for tensor in chosen.temporaries]
@@ -584,7 +583,7 @@ class _Builder:
             Candidate(each.algo, each.seconds, each.reason, each is chosen, each.copying)
             for each in found
         )
-        self.steps += map(names.named, chosen.steps)
+        self.steps += named(chosen.steps, like, problem)
         self.considered.append(Decision(len(chosen.steps), row))
         return d
 
@@ -595,15 +594,15 @@ class _Builder:
         elif self._is_free(d):
             self._laid_out(d, d.fastest_first)
 
-    def _options(self, problem: ProductProblem) -> list[Option]:
-        """The ways to do a product by increasing time; networks have many products alike."""
+    def _options(self, problem: ProductProblem) -> tuple[ProductProblem, list[Option]]:
+        """The ways to do a product like this one by increasing time; networks have many alike."""
         brief, known = self._is_brief(), self.known.options
-        found = known.get((problem, brief))
-        if found is None:
+        key = likeness(problem), brief
+        if key not in known:
             found = options(problem, self.machine, brief=brief)
             found.sort(key=lambda option: option.seconds)
-            known[problem, brief] = found
-        return found
+            known[key] = problem, found
+        return known[key]
 
     def _is_brief(self) -> bool:
         """Whether only the winner matters: in networks, unless something particular is asked."""

@@ -4,12 +4,12 @@ The modules that find ways to run a product (host_options, device_options, and t
 panels and matrices) share these tables; everything here is arithmetic on plain integers.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from math import prod
 from operator import attrgetter
-from typing import NamedTuple, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 from contract.compute import ComputeType
 from contract.descriptors import Algo, TensorDescriptor
@@ -34,7 +34,6 @@ __all__ = [
     "STRIDE_B",
     "STRIDE_C",
     "STRIDE_D",
-    "Names",
     "Option",
     "ProductProblem",
     "Stride",
@@ -46,9 +45,10 @@ __all__ = [
     "has_lone_sum",
     "is_direct",
     "is_matrix",
+    "likeness",
     "loop_table",
     "makes_matrix",
-    "numbered",
+    "named",
     "product_step",
     "run_length",
 ]
@@ -93,6 +93,11 @@ class Term:
         return tuple(mode for _, _, mode in ordered)
 
     @property
+    def apart_from_names(self) -> tuple[Hashable, ...]:
+        """All but the slot and the modes."""
+        return self.strides, self.dtype, self.operator, self.alignment
+
+    @property
     def by_mode(self) -> dict[int, int]:
         """The stride of each mode."""
         return dict(zip(self.modes, self.strides, strict=True))
@@ -115,6 +120,12 @@ class ProductProblem:
     scaled: bool
     next_slot: int
     compute: ComputeType | None = None
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """A, B, D, and C where there is one."""
+        three = self.a, self.b, self.d
+        return three if self.c is None else (*three, self.c)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,20 +150,19 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
-    """What slots and modes numbered from 0 are called elsewhere; further slots count on there."""
+class _Names:
+    """What slots and modes of a product are called in another one; further slots are ``later``."""
 
-    slots: tuple[int, ...]
-    modes: tuple[int, ...]
-    next_slot: int
+    slots: Mapping[int, int]
+    modes: Mapping[int, int]
+    later: int
 
-    def slot(self, number: int) -> int:
-        """The slot with this number."""
-        known = len(self.slots)
-        return self.slots[number] if number < known else self.next_slot + number - known
+    def slot(self, slot: int) -> int:
+        """The slot there."""
+        return self.slots.get(slot, slot + self.later)
 
     def named(self, step: Step) -> Step:
-        """The step on the slots and modes themselves."""
+        """The step on the slots and modes there."""
         match step:
             case Gemm() | Gett():
                 loops = tuple(map(self._loop, step.loops))
@@ -173,8 +183,8 @@ class Names:
         return replace(step, target=self._view(step.target), modes=self._modes(step.modes))
 
     def _loop(self, loop: Loop) -> Loop:
-        strides = loop.a, loop.b, loop.d, loop.c
-        return Loop(loop.kind, loop.extent, *strides, self._modes(loop.modes))
+        modes = self._modes(loop.modes)
+        return Loop(loop.kind, loop.extent, loop.a, loop.b, loop.d, loop.c, modes)
 
     def _source(self, source: Source) -> Source:
         return Source(self._view(source.view), source.operator, source.scalar)
@@ -183,29 +193,39 @@ class Names:
         return View(self.slot(view.slot), view.strides)
 
     def _modes(self, modes: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(self.modes[mode] for mode in modes)
+        return tuple([self.modes[mode] for mode in modes])
 
 
-def numbered(problem: ProductProblem) -> tuple[ProductProblem, Names]:
-    """The problem with slots and modes numbered as they appear: alike for like products."""
-    terms = [problem.a, problem.b, problem.d, *([] if problem.c is None else [problem.c])]
-    modes: dict[int, int] = {}
-    for term in terms:
-        for mode in term.modes:
-            modes.setdefault(mode, len(modes))
-    a, b, d, c = (*(_plain(term, at, modes) for at, term in enumerate(terms)), None)[:4]
-    assert a is not None
-    assert b is not None
-    assert d is not None
-    extents = tuple(problem.extents[mode] for mode in modes)
-    names = Names(tuple(term.slot for term in terms), tuple(modes), problem.next_slot)
-    like = (a, b, d, c, extents, problem.dtype, problem.scaled, len(terms), problem.compute)
-    return ProductProblem(*like), names
+def likeness(problem: ProductProblem) -> Hashable:
+    """Equal for products that differ in nothing but the numbers of their slots and modes."""
+    terms = problem.terms
+    slots = _counted([term.slot for term in terms])
+    modes = _counted([mode for term in terms for mode in term.modes])
+    tensors = [
+        (slots[term.slot], tuple([modes[mode] for mode in term.modes]), *term.apart_from_names)
+        for term in terms
+    ]
+    extents = tuple([problem.extents[mode] for mode in modes])
+    return (*tensors, extents, problem.dtype, problem.scaled, problem.compute)
 
 
-def _plain(term: Term, slot: int, numbers: Mapping[int, int]) -> Term:
-    modes = tuple(numbers[mode] for mode in term.modes)
-    return Term(slot, modes, term.strides, term.dtype, term.operator, term.alignment)
+def _counted(values: Iterable[int]) -> dict[int, int]:
+    """The distinct values, each with its number in order of appearance."""
+    return {value: at for at, value in enumerate(dict.fromkeys(values))}
+
+
+def named(
+    steps: tuple[Step, ...], problem: ProductProblem, other: ProductProblem
+) -> tuple[Step, ...]:
+    """Steps that solve a problem, on the slots and modes of another like it."""
+    if problem is other:
+        return steps
+    slots, modes = dict[int, int](), dict[int, int]()
+    for here, there in zip(problem.terms, other.terms, strict=True):
+        slots[here.slot] = there.slot
+        modes |= zip(here.modes, there.modes, strict=True)
+    names = _Names(slots, modes, other.next_slot - problem.next_slot)
+    return tuple(map(names.named, steps))
 
 
 # --- the table of loops -----------------------------------------------------------------------
@@ -221,18 +241,17 @@ def loop_table(
     a, b, d = problem.a.by_mode, problem.b.by_mode, problem.d.by_mode
     c = {} if problem.c is None else problem.c.by_mode
     runs = [(mode,) for mode in {**d, **a, **b}] if runs is None else runs
-    rows = [
-        _Row(
-            (a.get(first, 0), b.get(first, 0), d.get(first, 0), c.get(first, 0)),
-            _KINDS.get((first in a, first in b, first in d), Kind.K),
+    loops = [
+        Loop(
+            _KINDS.get((fast in a, fast in b, fast in d), Kind.K),
             prod([problem.extents[mode] for mode in modes]),
+            *(a.get(fast, 0), b.get(fast, 0), d.get(fast, 0), c.get(fast, 0)),
             modes,
         )
         for modes in runs
-        for first in modes[:1]
+        for fast in modes[:1]
     ]
-    table = [Loop(row.kind, row.extent, *row.strides, row.modes) for row in _fused(rows)]
-    table.sort(key=lambda loop: (loop.kind.value, abs(loop.d), abs(loop.a)))
+    table = sorted(_fused(loops), key=lambda loop: (loop.kind.value, abs(loop.d), abs(loop.a)))
     return tuple(table)
 
 
@@ -245,35 +264,27 @@ _KINDS = {
 }
 
 
-class _Row(NamedTuple):
-    """A loop with its strides in A, B, D and C."""
+def _fused(loops: Iterable[Loop]) -> Iterator[Loop]:
+    """The same iteration space with every fusable pair of loops made one.
 
-    strides: tuple[int, int, int, int]
-    kind: Kind
-    extent: int
-    modes: tuple[int, ...]
-
-
-def _fused(rows: Iterable[_Row]) -> Iterator[_Row]:
-    """The same iteration space with every fusable pair of rows made one.
-
-    Where a row continues another its strides are the longer ones, so it has its own
+    Where a loop continues another its strides are the longer ones, so it has its own
     continuation by the time the other looks for it.
     """
-    found: dict[tuple[int, ...], list[_Row]] = {}
-    for inner in sorted(rows, key=_reach, reverse=True):
-        strides, kind, extent, modes = inner
-        alike = found.get(tuple([extent * step for step in strides]), [])
-        outer = next((row for row in alike if row.kind is kind), None)
+    found: dict[tuple[int, ...], list[Loop]] = {}
+    for inner in sorted(loops, key=_reach, reverse=True):
+        strides = inner.a, inner.b, inner.d, inner.c
+        alike = found.get(tuple([inner.extent * step for step in strides]), [])
+        outer = next((loop for loop in alike if loop.kind is inner.kind), None)
         if outer is not None:
             alike.remove(outer)
-            inner = _Row(strides, kind, extent * outer.extent, modes + outer.modes)
+            extent, modes = inner.extent * outer.extent, inner.modes + outer.modes
+            inner = Loop(inner.kind, extent, *strides, modes)
         found.setdefault(strides, []).append(inner)
     return chain.from_iterable(found.values())
 
 
-def _reach(row: _Row) -> int:
-    return sum(map(abs, row.strides))
+def _reach(loop: Loop) -> int:
+    return abs(loop.a) + abs(loop.b) + abs(loop.d) + abs(loop.c)
 
 
 def has_lone_sum(loops: Iterable[Loop]) -> bool:
