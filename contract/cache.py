@@ -91,13 +91,12 @@ class PlanCache(Generic[Value]):
         with self._lock:
             self._restored += restored
             self._misses += not restored
-            line = self._keys.get(key)
-            if line is not None:
-                line.used = self._no_hit()
-                return line.value
-            self._keys[key] = self._lines[id(value)] = _Line(key, value, self._no_hit())
+            new = _Line(key, value, self._no_hit())
+            line = self._keys.setdefault(key, new)
+            line.used = new.used
+            self._lines[id(line.value)] = line
             self._evict()
-            return value
+            return line.value
 
     def replace(self, old: Value, new: Value) -> None:
         """Put ``new`` where ``old`` is, if it is still there; requests are forgotten."""

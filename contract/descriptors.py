@@ -175,7 +175,7 @@ class Contraction:
     compute: ComputeType | None = None
     free_layout: bool = False
     same: tuple[int, ...] = ()
-    rule: Rule = field(init=False)
+    rule: Rule = field(init=False, compare=False)  # follows from the others
 
     def __post_init__(self) -> None:
         if not self.inputs:
@@ -213,7 +213,7 @@ class Reduction:
     dtype: str = ""
     compute: ComputeType | None = None
     free_layout: bool = False
-    rule: Rule = field(init=False)
+    rule: Rule = field(init=False, compare=False)  # follows from the others
 
     def __post_init__(self) -> None:
         if len(self.inputs) != 1:
@@ -263,7 +263,7 @@ class ElementwiseOperation:
     dtype: str = ""
     compute: ComputeType | None = None
     free_layout: bool = False
-    rule: Rule = field(init=False)
+    rule: Rule = field(init=False, compare=False)  # follows from the others
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.inputs) <= 3:

@@ -36,7 +36,7 @@ class KeptPlans:
 
     def find(self, operation: OperationDescriptor, preference: PlanPreference) -> Record | None:
         """The record of a plan for the operation that was asked for with the preference."""
-        record = self._read.get((operation, preference))
+        record = self._read.get((operation, preference)) if self._read else None
         if record is None and self._store is not None:
             record = self._store.find(operation, preference)
             if self._store.refused is not None:
