@@ -99,6 +99,8 @@ class _Broadcast:
 
 def _expanded(labels: Labels, width: int) -> Labels:
     """The labels with the ellipsis written out as ``width`` labels."""
+    if Ellipsis not in labels:
+        return labels
     dimensions = tuple(_Broadcast(at) for at in range(width - 1, -1, -1))
     return tuple(
         each for label in labels for each in (dimensions if label is Ellipsis else (label,))
@@ -145,6 +147,8 @@ def parse(text: str, operand_count: int | None = None) -> Notation:
 
 def _term(part: str, text: str) -> Labels:
     """One operand's labels."""
+    if part.isalpha():
+        return tuple(part)
     labels: list[Label] = []
     at = 0
     while at < len(part):

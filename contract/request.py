@@ -31,7 +31,7 @@ from contract.fitting import Cuts, fitting_plan
 from contract.handle import Handle
 from contract.layout import overlaps, packed_strides
 from contract.operators import BinaryOperator, Operator, unary
-from contract.run.arrays import Arrays, Layout, is_describable, require_host_scalar
+from contract.run.arrays import Arrays, Layout, is_describable, require_host_scalar, type_name
 from contract.run.call import Call, check_output_type, describe, fixed_bytes, scalar_in
 from contract.sizes import memory_amount, memory_bytes
 
@@ -263,7 +263,7 @@ def operation_for(
         for layout, modes, operator in zip(layouts, expression.inputs, operators, strict=False)
     )
     dtype = _common_type(layouts) if options.dtype is None else options.dtype
-    item_size(dtype.name)
+    item_size(type_name(dtype))
     free = out is None and options.order == "K" and _is_distinct(expression.output)
     if isinstance(options.form, Combination):
         check_output_type(_common_type(layouts), dtype, options.casting)
@@ -284,7 +284,7 @@ def operation_for(
         )
     result = Operand(_output_tensor(arrays, shape, dtype, layouts, options, out), expression.output)
     c = None if addend is None else _addend(result, dtype, addend, operators[-1])
-    common = (expression.labels, dtype.name, options.compute, free)
+    common = (expression.labels, type_name(dtype), options.compute, free)
     if isinstance(options.form, Reducing):
         return Reduction(inputs, result, c, options.form.operator, *common)
     return Contraction(inputs, result, c, *common, options.same)
@@ -379,7 +379,7 @@ def _output_tensor(
 ) -> TensorDescriptor:
     if out is None:
         strides = _output_strides(shape, layouts, options.order)
-        return TensorDescriptor(shape, strides, result.name, arrays.new_alignment(result))
+        return TensorDescriptor(shape, strides, type_name(result), arrays.new_alignment(result))
     out_shape, out_strides, dtype, _ = out
     if out_shape != shape:
         raise InvalidValueError(f"out has shape {out_shape}, the result has shape {shape}.")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ __all__ = [
     "kind_of",
     "require_host_scalar",
     "require_one_kind",
+    "type_name",
 ]
 
 Array = Any  # a numpy.ndarray or a cupy.ndarray: what comes in decides what goes out
@@ -33,6 +35,12 @@ class Layout(NamedTuple):
     strides: tuple[int, ...]
     dtype: np.dtype[Any]
     alignment: int
+
+
+@lru_cache(maxsize=64)
+def type_name(dtype: np.dtype[Any]) -> str:
+    """NumPy's name of a data type, which NumPy puts together anew every time."""
+    return dtype.name
 
 
 class Recordable(Protocol):

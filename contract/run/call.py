@@ -18,7 +18,7 @@ from contract.descriptors import OperationDescriptor, TensorDescriptor
 from contract.errors import InsufficientWorkspaceError, InvalidValueError, UnsupportedTypeError
 from contract.logging import LOGGER, Level
 from contract.plan import Elementwise, Permute, Plan, Source
-from contract.run.arrays import Array, Layout, is_describable, require_host_scalar
+from contract.run.arrays import Array, Layout, is_describable, require_host_scalar, type_name
 from contract.run.executor import Loaded, Scalars, observed
 
 __all__ = ["BoundCall", "Call", "check_output_type", "describe", "fixed_bytes", "scalar_in"]
@@ -30,7 +30,7 @@ LARGE_BYTES = 1 << 28
 def describe(layout: Layout) -> TensorDescriptor:
     """The descriptor of an array; one that must be copied first is described as the copy."""
     shape, strides, dtype, alignment = layout
-    name = dtype.name  # which NumPy puts together anew
+    name = type_name(dtype)
     size = item_size(name)
     if not is_describable(layout):
         return TensorDescriptor(shape, None, name)
