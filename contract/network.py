@@ -230,7 +230,7 @@ def _are_matrices(leaves: Sequence[Layout], pairs: Sequence[Pair]) -> bool:
 def _matrices(
     leaves: Sequence[Layout], pairs: Sequence[Pair], target: Layout | None
 ) -> tuple[Order, ...]:
-    """The free mode of the right factor where the summed one of the left is."""
+    """Each result as its left factor, with the right one's free mode where the summed one was."""
     orders = [leaf.order for leaf in leaves]
     for pair in pairs:
         free = _only(orders[pair.right], pair.modes)

@@ -134,6 +134,15 @@ def test_intermediates_are_laid_out_for_their_reader() -> None:
     assert [type(step) for step in plan.steps] == [Gemm, Gemm]
 
 
+@pytest.mark.parametrize("extent", [4, 300])
+@pytest.mark.parametrize(
+    ("terms", "output"), [("ba bc dc de fe fg", "ga"), ("a ba cb dc", "d"), ("ab bc cd da", "")]
+)
+def test_chains_and_rings_of_matrices_need_no_copies(terms: str, output: str, extent: int) -> None:
+    plan = plan_of(terms, output, **dict.fromkeys("abcdefg", extent))
+    assert {type(step) for step in plan.steps} == {Gemm}
+
+
 def test_descriptors_refuse_what_is_no_tensor() -> None:
     with pytest.raises(InvalidValueError, match="negative"):
         TensorDescriptor((2, -1))
