@@ -272,6 +272,7 @@ class Module:
         self.ptx = text
         self._device = device
         self._parsed = ptx.parse(text)
+        self._static = {e.name: static_shared(e, self._parsed) for e in self._parsed.entries}
         self._library = ctypes.CDLL(str(library(text)))
 
     @property
@@ -306,7 +307,7 @@ class Module:
 
     def static_shared(self, name: str) -> int:
         """Bytes of shared memory that a kernel has without asking."""
-        return static_shared(self.entry(name), self._parsed)
+        return self._static[self.entry(name).name]
 
     def run(
         self,
@@ -346,7 +347,7 @@ class Module:
     ) -> None:
         """Refuse a configuration that CUDA would refuse."""
         entry, grid, block = self.entry(name), _three(given_grid), _three(given_block)
-        threads, static = int(np.prod(block)), static_shared(entry, self._parsed)
+        threads, static = int(np.prod(block)), self._static[name]
         most = self._device.opt_in_shared
         _require(_within(grid, MAX_GRID), f"{entry.name}: grid {grid}, at most {MAX_GRID}")
         _require(_within(block, MAX_BLOCK), f"{entry.name}: block {block}, at most {MAX_BLOCK}")

@@ -160,8 +160,9 @@ def type_bytes(name: str) -> int:
     return int(width) * int(lanes or 1) // 8
 
 
+@functools.lru_cache(maxsize=2)
 def parse(text: str) -> Module:
-    """Parse a whole module."""
+    """Parse a whole module; who builds it and who launches it ask one after the other."""
     target = re.search(r"\.target\s+(\w+)", text)
     if target is None:
         raise PtxError("no .target: not a PTX module")

@@ -125,12 +125,11 @@ class Code:
         name, declared = register_name(target), register_type(target.type)
         if type_name in ("f16", "bf16"):
             return f"{name} = to_{type_name}({expression});"
-        if type_name in ("f32", "f64") and declared != c_type(type_name):
-            return f"{name} = as<{declared}>(({c_type(type_name)})({expression}));"
-        if declared in ("float", "double"):
-            return f"{name} = as<{declared}>(({c_type(type_name)})({expression}));"
+        given = c_type(type_name)
+        if declared != given and {declared, given} & {"float", "double"}:
+            return f"{name} = as<{declared}>(({given})({expression}));"
         # Narrow integers fill a wider register with zeros or the sign.
-        return f"{name} = ({c_type(type_name)})({expression});"
+        return f"{name} = ({given})({expression});"
 
     def address(self, operand: Operand) -> str:
         """The address of ``[base + offset]`` in its space, 64 bits wide."""
@@ -180,10 +179,10 @@ def _special(name: str) -> str:
 
 def _literal(text: str, type_name: str) -> str:
     if text[:2] in ("0f", "0F"):
-        exact = f"as<float>(0x{text[2:]}u)"
+        exact = f"__builtin_bit_cast(float, 0x{text[2:]}u)"
         return exact if c_type(type_name) == "float" else f"({c_type(type_name)})0x{text[2:]}u"
     if text[:2] in ("0d", "0D"):
-        return f"as<double>((uint64_t)0x{text[2:]}ull)"
+        return f"__builtin_bit_cast(double, (uint64_t)0x{text[2:]}ull)"
     number = int(text.rstrip("U"), 0)
     if type_name == "pred":
         return "true" if number else "false"

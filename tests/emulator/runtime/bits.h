@@ -5,10 +5,7 @@
 namespace emu {
 
 template <class To, class From> EMU_INLINE To as(From from) {
-  static_assert(sizeof(To) == sizeof(From), "reinterpreting keeps the size");
-  To to;
-  __builtin_memcpy(&to, &from, sizeof to);
-  return to;
+  return __builtin_bit_cast(To, from);
 }
 
 template <class T> EMU_INLINE T get(const char *from) {

@@ -47,7 +47,7 @@ EMU_INLINE float from_f16(uint16_t h) {
 
 EMU_INLINE float from_bf16(uint16_t h) { return as<float>((uint32_t)h << 16); }
 
-EMU_INLINE float flush(float x) { return fabs(x) < 0x1p-126f ? copysign(0.f, x) : x; }
+EMU_INLINE float flush(float x) { return __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0.f, x) : x; }
 EMU_INLINE double flush(double x) { return x; }  // .ftz is about f32
 
 template <class T> EMU_INLINE T clamp_unit(T x) { return x > 0 ? x < 1 ? x : 1 : 0; }  // NaN gives 0
