@@ -21,28 +21,29 @@ class CompileError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What one compilation gave: PTX text or machine code, and the log (with ptxas's report)."""
+    """What one compilation gave: PTX, the log, and for a real architecture machine code."""
 
-    code: bytes
+    ptx: bytes
     log: str
+    code: bytes = b""
 
     @property
     def text(self) -> str:
         """The PTX, without the NUL that ends it."""
-        return self.code.rstrip(b"\0").decode()
+        return self.ptx.rstrip(b"\0").decode()
 
 
 def compile_ptx(source: str, arch: str = "sm_90", options: Sequence[str] = ()) -> Compiled:
     """Return the PTX of ``source`` for ``arch`` ("sm_80", "sm_90a", ...), with line numbers."""
     architecture = f"--gpu-architecture={arch.replace('sm_', 'compute_')}"
     flags = (architecture, STANDARD, "--generate-line-info", *options)
-    return _compile(source, flags, "PTX")
+    return _compile(source, flags, machine_code=False)
 
 
 def compile_cubin(source: str, arch: str = "sm_90", options: Sequence[str] = ()) -> Compiled:
-    """Return the machine code of ``source``; the log holds ptxas's registers and spills."""
+    """Return PTX and machine code of ``source``; the log holds ptxas's registers and spills."""
     flags = (f"--gpu-architecture={arch}", STANDARD, "--ptxas-options=-v", *options)
-    return _compile(source, flags, "CUBIN")
+    return _compile(source, flags, machine_code=True)
 
 
 def version() -> tuple[int, int]:
@@ -73,7 +74,7 @@ def _candidates() -> Iterator[str]:
         yield system
 
 
-def _compile(source: str, flags: Sequence[str], kind: str) -> Compiled:
+def _compile(source: str, flags: Sequence[str], machine_code: bool) -> Compiled:
     program = ctypes.c_void_p()
     text = source.encode()
     _check(library().nvrtcCreateProgram(ctypes.byref(program), text, b"kernel.cu", 0, None, None))
@@ -83,7 +84,8 @@ def _compile(source: str, flags: Sequence[str], kind: str) -> Compiled:
         log = _fetch(program, "ProgramLog").rstrip(b"\0").decode()
         if status:
             raise CompileError(log or _reason(status))
-        return Compiled(_fetch(program, kind), log)
+        code = _fetch(program, "CUBIN") if machine_code else b""
+        return Compiled(_fetch(program, "PTX"), log, code)
     finally:
         library().nvrtcDestroyProgram(ctypes.byref(program))
 

@@ -209,7 +209,7 @@ def test_ptxas_reports(kernels: ModuleType, module: Any) -> None:
 
 
 def test_ptx_is_loaded_from_files_and_bytes(kernels: ModuleType, tmp_path: Path) -> None:
-    text = compile_ptx(SOURCE).code
+    text = compile_ptx(SOURCE).ptx
     path = tmp_path / "kernels.ptx"
     path.write_bytes(text)
     module = kernels.cuda.Module()
