@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 
 import pytest
 
@@ -33,7 +34,7 @@ from . import nvrtc
 from .device import Device
 from .products import case, modes
 from .sass import DisassemblerMissing, disassembler, instructions
-from .tensor_cases import KINDS, Kind, laid_out, tiles
+from .tensor_cases import KINDS, WITH_ALL_TILES, Kind, laid_out, tiles
 
 REGISTERS = 65536  # of a multiprocessor
 STATIC_SHARED = 48 << 10  # bytes a block may have everywhere
@@ -192,17 +193,19 @@ PRODUCTS = [
     *products("float16", 4, 2),
     *products("int8", 4, 1),
 ]
+# The largest tile of every arithmetic, the second of one for each table; both ways and elsewhere
+# in turn.
 TENSOR = [
     (90, family)
     for kind in KINDS
     if kind[0] is not F64
-    for family in tensor_products(kind, slice(0, 2), [("k", "k")])
+    for family in tensor_products(kind, slice(0, 1 + (kind in WITH_ALL_TILES)), [("k", "k")])
 ]
 TENSOR += [
     (capability, family)
-    for capability in (80, 100)
-    for kind in KINDS
-    if kind[0] in (TF32, F64, BF16X6)
+    for capability, kind in zip(
+        cycle((80, 100)), [kind for kind in KINDS if kind[0] in (TF32, F64, BF16X6)], strict=False
+    )
     for family in tensor_products(kind, slice(0, 1), [("m", "n")])
 ]
 ALL_TENSOR = [
@@ -216,7 +219,7 @@ ALL_TENSOR += [(capability, family) for capability in (80, 90, 120) for family i
 EVERYWHERE = [*MOVERS[:4], *MOVERS[9:11], *PRODUCTS[:2], *PRODUCTS[12:13]]
 CASES = [
     *((90, family) for family in (*MOVERS, *PRODUCTS)),
-    *((capability, family) for capability in (80, 100) for family in EVERYWHERE),
+    *zip(cycle((80, 100)), EVERYWHERE, strict=False),
     *((OLDEST, family) for family in (MOVERS[0], MOVERS[9], PRODUCTS[0])),
     *TENSOR,
     *((capability, SLICES[0]) for capability in (80, 90, 120)),
