@@ -1,4 +1,4 @@
-"""Every unary operator, three to a kernel and in every verb; every binary operator."""
+"""Every unary operator, three to a kernel, some of them in every verb; every binary operator."""
 
 from collections.abc import Callable
 from itertools import cycle
@@ -68,7 +68,7 @@ def test_permutations(device: Device, name: str, dtype: str, rng: np.random.Gene
     assert_evaluated(found[:, 1:], wanted[:, 1:])
 
 
-@pytest.mark.parametrize(("names", "dtype"), THREES)
+@pytest.mark.parametrize(("names", "dtype"), THREES[: len(REALS)])
 def test_products(
     device: Device, names: tuple[str, ...], dtype: str, rng: np.random.Generator
 ) -> None:

@@ -81,12 +81,12 @@ def test_in_place_and_over_an_operand(device: Device, rng: np.random.Generator) 
 
 
 def test_the_same_bits_every_time(device: Device, rng: np.random.Generator) -> None:
-    each = typed(case("mk,kn,nj->mj", 12, 30, 20, 7), "float16")
-    operands = operands_of(each, rng)
-    bits = {
-        device.numpy(run(device, each, operands, slices={"k": 4, "n": 3})).tobytes()
-        for _ in range(3)
-    }
+    each = typed(case("mk,kn->mn", 9, 21, 10), "float16")
+    operands, c = operands_of(each, rng), stored(values(rng, (9, 10), "float16"), "C")
+    options = {"slices": {"k": 3, "m": 2}, "alpha": 3, "beta": 2, "c": device.array(c)}
+    out = device.array(np.zeros((9, 10), "f2"))
+    bits = {device.numpy(run(device, each, operands, out=out, **options)).tobytes()
+            for _ in range(3)}  # fmt: skip
     assert len(bits) == 1
 
 
