@@ -59,10 +59,12 @@ def annihilators(n):
 def second_quantised(h, v, a):
     """H = sum h_pq p+ q + 1/4 sum <pq||rs> p+ q+ s r."""
     n = len(h)
+    pairs = list(combinations(range(n), 2))
+    removed = {(r, s): a[s] @ a[r] for r, s in pairs}
     total = sum(h[p, q] * a[p].T @ a[q] for p in range(n) for q in range(n))
-    for p, q in combinations(range(n), 2):
-        for r, s in combinations(range(n), 2):
-            total = total + v[p, q, r, s] * (a[p].T @ a[q].T) @ (a[s] @ a[r])
+    for p, q in pairs:
+        left = sum(v[p, q, r, s] * removed[r, s] for r, s in pairs)
+        total = total + removed[p, q].T @ left
     return total
 
 
@@ -115,7 +117,7 @@ def test_residual_is_the_projected_similarity_transform(engine):
     image = applied_exponential(-excite, hamiltonian @ applied_exponential(excite, reference))
     expected = np.zeros_like(t)
     for b, c, i, j in np.ndindex(*t.shape):
-        doubly = a[occupied + b].T @ a[occupied + c].T @ a[j] @ a[i] @ reference
+        doubly = a[occupied + b].T @ (a[occupied + c].T @ (a[j] @ (a[i] @ reference)))
         expected[b, c, i, j] = doubly @ image
     np.testing.assert_allclose(demo.residual(engine, tensors, t), expected, atol=1e-12)
     mean_field = reference @ hamiltonian @ reference

@@ -15,7 +15,7 @@ import pytest
 import contract as ct
 from contract.run import workers
 
-CALLS, THREADS = 1000, 8
+CALLS, THREADS = 600, 8
 TUNED = ct.PlanPreference(autotune=ct.AutotuneMode.INCREMENTAL)
 
 
