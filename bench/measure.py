@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import exp, isfinite, log, nan
 from statistics import median
-from time import sleep
+from time import perf_counter, sleep
 
 from bench.device import HOST, Ceilings, Device, Run, host_seconds
 from bench.reference import Reference
@@ -13,6 +13,7 @@ from bench.reference import Reference
 Clock = Callable[[Run, int], float]
 
 SETTLED = 0.12  # seconds: OpenBLAS's threads wait for work, taking a core each, for 2^28 clocks
+AWAKE = 0.02  # seconds of work after which a processor that slept is as fast as it gets
 BATCH_SECONDS = 0.02
 BATCH_CALLS = 1 << 14
 
@@ -187,8 +188,8 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """``repeat`` samples of seconds per call for each run, taken in turn.
 
-    Before each, the threads of the one before go to sleep; where calls are quick, an untimed one
-    wakes its own.
+    Before each, the threads of the one before go to sleep; where calls are quick, untimed ones
+    wake the processor and their own threads.
     """
     clock = device.call_clock if short else device.clock
     batched = short or device.batched
@@ -199,9 +200,16 @@ def interleaved(
             if not batched:
                 sleep(SETTLED)
                 if not samples[name] or samples[name][-1] < SETTLED:
-                    clock(run, 1)
+                    wake(run)
             samples[name].append(clock(run, counts[name]))
     return samples
+
+
+def wake(run: Run) -> None:
+    """Run until the processor is awake."""
+    awake = perf_counter() + AWAKE
+    while perf_counter() < awake:
+        run()
 
 
 def calls_for(run: Run, clock: Clock) -> int:

@@ -36,9 +36,11 @@ SLOW = 6.0  # times the best prediction: candidates beyond tell nothing about ch
 CONSTANTS = (
     "call",
     "memory_bandwidth",
+    "jump",
     "blas_flops.double",
     "blas_flops.single",
     "repacking_bandwidth",
+    "far_packing",
     "product",
     "loop_flops.double",
     "loop_flops.single",

@@ -89,6 +89,7 @@ class Cpu:
     loop_flops: Rates  # on strided operands, without packing
     memory_bandwidth: float  # bytes read and written
     repacking_bandwidth: float  # bytes that BLAS packs once more, inside the cache of one core
+    far_packing: float  # elements that BLAS packs whole: of the factor with D's slower mode
     cache_bandwidth: float  # bytes read and written inside the cache of one core
     shared_cache_bandwidth: float  # the same inside the cache all cores share
     transpose_rate: float  # elements moved between two different stride-1 modes
@@ -97,6 +98,7 @@ class Cpu:
     block: float  # one block of a Gett: packing, a product, unpacking
     product: float  # one matrix product inside a batch
     line: int  # bytes that move together; shorter runs waste the rest
+    jump: float  # seconds: going on elsewhere in memory, once a run
     core_cache: int  # bytes of cache of one core
     panel_bytes: tuple[int, ...]  # sizes of packed panels worth trying; the last fits the cache
     loop_product: int  # multiply-adds up to which packing is not considered
@@ -126,9 +128,15 @@ class Cpu:
 
     def stream_seconds(self, elements: int, run: int, dtype: str) -> float:
         """Reading or writing ``elements`` in memory, in runs of ``run`` contiguous ones."""
-        size = item_size(dtype)
-        wasted = max(1.0, self.line / (max(run, 1) * size))
-        return elements * size * min(wasted, self.line / size) / self.memory_bandwidth
+        size, run = item_size(dtype), max(run, 1)
+        wasted = max(1.0, self.line / (run * size))
+        moved = elements * size * min(wasted, self.line / size)
+        return moved / self.memory_bandwidth + elements / run * self.jump
+
+    def permute_seconds(self, elements: int, dtype: str) -> float:
+        """Copying a tensor in memory in another order of its modes."""
+        moved = 2 * elements * item_size(dtype)
+        return self.pass_seconds(moved) + elements / self.transpose_rate
 
     def copy_seconds(
         self, elements: int, run: int, dtype: str, transposed: bool, panel: int
@@ -163,6 +171,7 @@ HOST = Cpu(
     loop_flops=Rates(1.5e9, 1.5e9),
     memory_bandwidth=12e9,
     repacking_bandwidth=25e9,
+    far_packing=4.7e9,
     cache_bandwidth=60e9,
     shared_cache_bandwidth=30e9,
     transpose_rate=2.0e9,
@@ -171,6 +180,7 @@ HOST = Cpu(
     block=12e-6,
     product=0.4e-6,
     line=64,
+    jump=1e-9,
     core_cache=1 << 20,
     panel_bytes=(1 << 19, 1 << 21, 1 << 23),
     loop_product=1 << 12,
@@ -179,28 +189,30 @@ HOST = Cpu(
     uneven_blocks=2.0,
 )
 
-# With compiled kernels, on two AVX-512 cores: the means of five runs of
-# ``python -m contract calibrate``.
+# With compiled kernels, on two AVX-512 cores: fitted as ``python -m contract calibrate`` does it,
+# to its products and ninety more, drawn at random.
 COMPILED = replace(
     HOST,
-    blas_flops=Rates(68e9, 135e9),
-    loop_flops=Rates(1.25e9, 1.5e9),
-    memory_bandwidth=16e9,
-    repacking_bandwidth=50e9,
-    cache_bandwidth=9.7e9,
-    shared_cache_bandwidth=11e9,
-    transpose_rate=3.8e9,
-    call=10.7e-6,
-    panels=180e-6,
-    block=27e-6,
-    product=92e-9,
+    blas_flops=Rates(72e9, 131e9),
+    loop_flops=Rates(2.2e9, 1.2e9),
+    memory_bandwidth=18e9,
+    repacking_bandwidth=95e9,
+    far_packing=9.4e9,
+    cache_bandwidth=19e9,
+    shared_cache_bandwidth=9.8e9,
+    transpose_rate=2.1e9,
+    call=6.8e-6,
+    panels=53e-6,
+    block=13e-6,
+    product=65e-9,
+    jump=1e-9,
     tiling=Tiling(
-        flops=Rates(82e9, 180e9),
-        complex_share=0.87,
-        packed=Packing(0.52e9, 1.1e9, 0.4e9),
-        scattered=1.15e9,
-        call=66e-6,
-        tile=80e-9,
+        flops=Rates(133e9, 219e9),
+        complex_share=0.52,
+        packed=Packing(1.2e9, 1.1e9, 1.0e9),
+        scattered=1.3e9,
+        call=47e-6,
+        tile=23e-9,
         row_bytes=128,
         columns=12,
         column_bytes=1 << 11,

@@ -5,7 +5,7 @@ panels or loop by loop, TTGT (permute, multiply, permute), and element by elemen
 summed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 
 from contract.descriptors import Algo
@@ -43,18 +43,17 @@ def host_options(problem: ProductProblem, cpu: Cpu, brief: bool = False) -> list
     lie does it all.
     """
     loops = loop_table(problem)
-    streams = _stream_seconds(loops, problem.dtype, cpu)
     if has_lone_sum(loops):
-        return [_loop_option(problem, loops, streams, cpu)]
+        return [_loop_option(problem, loops, cpu)]
     found = _elementwise_options(problem, loops, cpu)
     products = list(gemms(problem, loops, BLAS))
     for step in products:
-        seconds = _gemm_seconds(step, cpu) + streams
-        found.append(Option(Algo.GEMM, seconds, why_gemm(step), (step,), problem.d))
+        seconds, reason = _gemm_seconds(step, cpu), why_gemm(step)
+        found.append(Option(Algo.GEMM, seconds, reason, (step,), problem.d))
     is_matrix_product = any(step.extent(Kind.BATCH) == 1 for step in products)
     if brief and is_matrix_product:
         return found
-    found.append(_loop_option(problem, loops, streams, cpu))
+    found.append(_loop_option(problem, loops, cpu))
     if extent_of(loops) > cpu.loop_product:
         tiles = tile_option(problem, cpu)
         found += [] if tiles is None else [tiles]
@@ -72,20 +71,20 @@ def _is_settled(tiles: Option) -> bool:
 
 
 def _stream_seconds(loops: tuple[Loop, ...], dtype: str, cpu: Cpu) -> float:
-    """Reading A and B and writing D where they lie."""
+    """Reading A and B and writing D where they lie, one batch after another."""
     seconds = 0.0
     for stride in (STRIDE_A, STRIDE_B, STRIDE_D):
         own = [loop for loop in loops if stride(loop)]
-        seconds += cpu.stream_seconds(extent_of(own), run_length(own, stride), dtype)
+        run = run_length([loop for loop in own if loop.kind is not Kind.BATCH], stride)
+        seconds += cpu.stream_seconds(extent_of(own), run, dtype)
     return seconds
 
 
-def _loop_option(
-    problem: ProductProblem, loops: tuple[Loop, ...], streams: float, cpu: Cpu
-) -> Option:
+def _loop_option(problem: ProductProblem, loops: tuple[Loop, ...], cpu: Cpu) -> Option:
     """No packing at all: right for any strides, and the quickest way for small products."""
     step = product_step(Gett, problem, loops)
-    seconds = 2 * cpu.call + 2 * extent_of(loops) / cpu.loop_flops.of(problem.dtype) + streams
+    seconds = 2 * cpu.call + 2 * extent_of(loops) / cpu.loop_flops.of(problem.dtype)
+    seconds += _stream_seconds(loops, problem.dtype, cpu)
     return Option(Algo.GETT, seconds, "loop by loop, nothing packed", (step,), problem.d)
 
 
@@ -108,7 +107,7 @@ def _elementwise_options(
     return [Option(Algo.ELEMENTWISE, seconds, reason, (step,), problem.d)]
 
 
-def _fastest(loops: tuple[Loop, ...], stride: Stride) -> Loop | None:
+def _fastest(loops: Iterable[Loop], stride: Stride) -> Loop | None:
     """The loop that runs nearest in memory, None for a scalar."""
     own = [loop for loop in loops if stride(loop)]
     return min(own, key=lambda loop: abs(stride(loop)), default=None)
@@ -125,18 +124,20 @@ def _transposed_options(
 
 def _transposed_option(each: Transposed, problem: ProductProblem, cpu: Cpu) -> Option:
     temporaries = each.packing.temporaries
-    each_copy = (
-        cpu.call + cpu.copy_seconds(prod(t.extents), 64, t.dtype, True, prod(t.extents)) * 2
-        for t in temporaries
-    )
-    copying = sum(each_copy, 0.0)
+    copying = sum((cpu.permute_seconds(prod(t.extents), t.dtype) for t in temporaries), 0.0)
     reason = f"{why_transposed(each.packing)}, one Gemm"
     seconds = copying + _gemm_seconds(each.gemm, cpu)
-    seconds += _stream_seconds(each.gemm.loops, each.gemm.dtype, cpu)
     return Option(Algo.TTGT, seconds, reason, each.steps, problem.d, temporaries, copying)
 
 
 def _gemm_seconds(step: Product, cpu: Cpu) -> float:
-    """Products of matrices in cache."""
+    """Products of matrices in cache, one after another, and their operands' ways there.
+
+    BLAS packs the factor with the slower mode of D whole, whatever the other one's extent.
+    """
     count, m, n, k = map(step.extent, (Kind.BATCH, Kind.M, Kind.N, Kind.K))
-    return cpu.call + cpu.product_seconds(count, m, n, k, step.dtype)
+    products = cpu.product_seconds(count, m, n, k, step.dtype)
+    fastest = _fastest([loop for loop in step.loops if loop.kind is not Kind.BATCH], STRIDE_D)
+    slower = m if fastest is not None and fastest.kind is Kind.N else n
+    packing = count * slower * k / cpu.far_packing
+    return cpu.call + products + packing + _stream_seconds(step.loops, step.dtype, cpu)

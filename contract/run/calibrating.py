@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from math import exp, log
-from time import sleep
+from math import exp, inf, log
+from time import perf_counter, sleep
 
 from contract.calibration import CHECKS, fitted
 from contract.descriptors import OperationDescriptor, PlanPreference
@@ -18,6 +18,7 @@ from contract.run.tuned import measured_fastest
 __all__ = ["Calibration", "Choices", "calibrated"]
 
 SETTLED = 0.12  # seconds after which the threads of a BLAS wait for nothing any more
+AWAKE = 0.03  # seconds of work after which a processor that slept is as fast as it gets
 CANDIDATES = 6  # of each check: those that are predicted to take least
 REPETITIONS = 3
 NEAR = 1.1  # of the best candidate's time is chosen well
@@ -90,8 +91,11 @@ class _Clock:
     def _least(self, loaded: Loaded) -> float:
         """The least of calls in a row: what else the machine does may last longer than they."""
         sleep(SETTLED)
-        _, (seconds,) = measured_fastest([loaded], self._executor)
-        return seconds
+        awake, least = perf_counter() + AWAKE, inf
+        while least == inf or perf_counter() < awake:
+            _, (seconds,) = measured_fastest([loaded], self._executor)
+            least = min(least, seconds)
+        return least
 
     def choices(self, cpu: Cpu) -> Choices:
         """What the model chooses for the checks, against everything that was measured of them."""
