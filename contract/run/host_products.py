@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import pairwise, product
 from math import prod
 from string import ascii_letters
 from typing import Any, Literal
@@ -12,11 +13,22 @@ from contract.compute import is_blas_type
 from contract.descriptors import Contraction, TensorDescriptor
 from contract.layout import packed_strides
 from contract.operators import Operator
-from contract.plan import Elementwise, Gemm, Gett, Kind, Loop, Plan, Product, Source, View
+from contract.plan import (
+    Elementwise,
+    Gemm,
+    Gett,
+    Kind,
+    Loop,
+    Plan,
+    Product,
+    Source,
+    View,
+    step_slots,
+)
 from contract.run.blas_threads import blas_threads
 from contract.run.host_elementwise import TilePass
 from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
-from contract.run.host_kernels import HostKernels, ProductKernel, flatten
+from contract.run.host_kernels import PARALLEL_BYTES, HostKernels, ProductKernel, flatten
 from contract.run.host_views import Array, Viewer, compact_strides, viewer
 from contract.run.memory import Cutter
 from contract.run.steps import Memory, Prepared, Run, Scalars, share
@@ -36,15 +48,21 @@ __all__ = [
 # runs of the longest loop.
 SMALL_PRODUCT = 1 << 15
 SMALL_RUNS = 1 << 6
-BATCH_FLOPS = 1 << 24  # from here on a batch of products is spread over our threads,
+BATCH_PRODUCTS = 1 << 23  # from here on a batch of products is spread over our threads,
 BATCH_PARTS = 8  # if it has that many parts; fewer have BLAS's threads, whatever the number of ours
+BLAS_ALONE = 1 << 18  # multiply-adds up to which OpenBLAS calls none of its threads
+PART_PRODUCTS = 1 << 20  # a smaller part is done before another thread has begun
 SUMMED_BLOCK = 1 << 13  # elements of D summed in cache before they are finished
 FEW_FLOPS = 1 << 12
 KINDS = (Kind.BATCH, Kind.M, Kind.N, Kind.K)
 
 
 def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
-    """BLAS on views of the operands."""
+    """BLAS on views of the operands.
+
+    Its threads wait for more work, each taking a core, for a tenth of a second. Where other steps
+    of the plan need the cores, our threads call it instead, each for a part of D.
+    """
     batch, m, n, k = _rows(step)
     batch.reverse()  # the table has the outermost last
     view_a = _matrix_view(plan, step.a, batch, m, k, "a")
@@ -71,9 +89,49 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
         with blas_threads().single():
             workers.map(part, workers.split(out.shape[0], 1))
 
-    flops = 2 * prod([loop.extent for loop in step.loops])
-    shared = batch and batch[0].extent >= BATCH_PARTS and flops > BATCH_FLOPS
-    return Prepared(run_split if shared else run)
+    def run_apart(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        left, right, out = view_a(slots[a]), view_b(slots[b]), view_d(slots[d])
+
+        def part(rows: slice, columns: slice) -> None:
+            block = out[..., rows, columns]
+            with np.errstate(all="ignore"):  # a thread has settings of its own
+                matmul(left[..., rows, :], right[..., columns], out=block)
+                if scaled:
+                    _scale(block, scalars[0])
+
+        with blas_threads().single():
+            workers.map(part, blocks)
+
+    products = prod([loop.extent for loop in step.loops])
+    if batch and batch[0].extent >= BATCH_PARTS and products > BATCH_PRODUCTS:
+        return Prepared(run_split)
+    if products <= BLAS_ALONE or not _shares_cores(plan):
+        return Prepared(run)
+    extents = step.extent(Kind.M), step.extent(Kind.N)
+    blocks = _blocks(*extents, workers.parts(products, PART_PRODUCTS))
+    return Prepared(run_apart)
+
+
+def _shares_cores(plan: Plan) -> bool:
+    """Whether steps besides matrix products move so much that our threads share it."""
+    return any(
+        not isinstance(step, Gemm)
+        and any(plan.slots[slot].bytes >= PARALLEL_BYTES for slot in step_slots(step))
+        for step in plan.steps
+    )
+
+
+def _blocks(m: int, n: int, threads: int) -> list[tuple[slice, slice]]:
+    """A matrix in ``threads`` blocks, as square as they get: their edges are what is read."""
+    grids = [(at, threads // at) for at in range(1, threads + 1) if threads % at == 0]
+    down, across = min(grids, key=lambda grid: m / grid[0] + n / grid[1])
+    return list(product(_pieces(m, down), _pieces(n, across)))
+
+
+def _pieces(extent: int, count: int) -> list[slice]:
+    """A range in even pieces, none of them empty."""
+    edges = [extent * at // count for at in range(count + 1)]
+    return [slice(*pair) for pair in pairwise(edges) if pair[0] < pair[1]]
 
 
 def _rows(step: Product) -> list[list[Loop]]:

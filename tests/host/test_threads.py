@@ -208,3 +208,28 @@ def test_other_threads_leave_the_callers_core_to_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(workers, "_current_core", None)
     team.map(part, [(0,), (1,)])  # another thread, and a system that tells no cores
     team.close()
+
+
+@pytest.mark.parametrize("extents", [(160, 140, 100), (40, 900, 70), (2000, 8, 150)])
+@pytest.mark.parametrize("threads", [1, 2, 6])
+def test_products_between_other_steps_are_shared_by_our_threads(
+    extents: tuple[int, int, int], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TTGT: BLAS is called for blocks of D, which cover it, and each of them once."""
+    a, b, k = extents
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, k, a, 2)), rng.standard_normal((k, 4, b))
+    written: list[tuple[int, ...]] = []
+    matmul = np.matmul
+
+    def counted(one: Any, two: Any, out: Any) -> None:
+        written.append(out.shape)
+        matmul(one, two, out=out)
+
+    monkeypatch.setattr(np, "matmul", counted)
+    preference = ct.PlanPreference(algo=ct.Algo.TTGT)
+    with ct.Handle(threads=threads) as handle:
+        found = ct.contract("ikaj,klb->jblia", x, y, alpha=2, preference=preference, handle=handle)
+    np.testing.assert_allclose(found, 2 * np.einsum("ikaj,klb->jblia", x, y), rtol=1e-9, atol=1e-9)
+    assert sum(rows * columns for *_, rows, columns in written) == found.size
+    assert len(written) == threads
