@@ -194,7 +194,7 @@ HOST = Cpu(
 COMPILED = replace(
     HOST,
     blas_flops=Rates(72e9, 131e9),
-    loop_flops=Rates(2.2e9, 1.2e9),
+    loop_flops=Rates(1.0e9, 1.0e9),
     memory_bandwidth=18e9,
     repacking_bandwidth=95e9,
     far_packing=9.4e9,

@@ -50,7 +50,6 @@ SMALL_PRODUCT = 1 << 15
 SMALL_RUNS = 1 << 6
 BATCH_PRODUCTS = 1 << 23  # from here on a batch of products is spread over our threads,
 BATCH_PARTS = 8  # if it has that many parts; fewer have BLAS's threads, whatever the number of ours
-BLAS_ALONE = 1 << 18  # multiply-adds up to which OpenBLAS calls none of its threads
 PART_PRODUCTS = 1 << 20  # a smaller part is done before another thread has begun
 SUMMED_BLOCK = 1 << 13  # elements of D summed in cache before they are finished
 FEW_FLOPS = 1 << 12
@@ -105,7 +104,7 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
     products = prod([loop.extent for loop in step.loops])
     if batch and batch[0].extent >= BATCH_PARTS and products > BATCH_PRODUCTS:
         return Prepared(run_split)
-    if products <= BLAS_ALONE or not _shares_cores(plan):
+    if not _shares_cores(plan):
         return Prepared(run)
     extents = step.extent(Kind.M), step.extent(Kind.N)
     blocks = _blocks(*extents, workers.parts(products, PART_PRODUCTS))
