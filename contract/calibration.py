@@ -47,6 +47,7 @@ CONSTANTS = (
     "cache_bandwidth",
     "shared_cache_bandwidth",
     "transpose_rate",
+    "permute_rate",
     "panels",
     "block",
 )

@@ -93,6 +93,7 @@ class Cpu:
     cache_bandwidth: float  # bytes read and written inside the cache of one core
     shared_cache_bandwidth: float  # the same inside the cache all cores share
     transpose_rate: float  # elements moved between two different stride-1 modes
+    permute_rate: float  # the same where whole tensors are copied, beside reading and writing
     call: float  # one call of a step from Python
     panels: float  # one Gett by panels: its memory and its kernels' arguments
     block: float  # one block of a Gett: packing, a product, unpacking
@@ -136,7 +137,7 @@ class Cpu:
     def permute_seconds(self, elements: int, dtype: str) -> float:
         """Copying a tensor in memory in another order of its modes."""
         moved = 2 * elements * item_size(dtype)
-        return self.pass_seconds(moved) + elements / self.transpose_rate
+        return self.pass_seconds(moved) + elements / self.permute_rate
 
     def copy_seconds(
         self, elements: int, run: int, dtype: str, transposed: bool, panel: int
@@ -175,6 +176,7 @@ HOST = Cpu(
     cache_bandwidth=60e9,
     shared_cache_bandwidth=30e9,
     transpose_rate=2.0e9,
+    permute_rate=0.5e9,
     call=4e-6,
     panels=45e-6,
     block=12e-6,
@@ -201,6 +203,7 @@ COMPILED = replace(
     cache_bandwidth=19e9,
     shared_cache_bandwidth=9.8e9,
     transpose_rate=2.1e9,
+    permute_rate=2.1e9,
     call=6.8e-6,
     panels=53e-6,
     block=13e-6,

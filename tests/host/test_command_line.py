@@ -568,6 +568,7 @@ def test_calibration_measures_each_candidate_once(monkeypatch: pytest.MonkeyPatc
         return plans[0], (plans[0].plan.seconds,)
 
     monkeypatch.setattr(calibrating, "sleep", lambda seconds: None)
+    monkeypatch.setattr(calibrating, "AWAKE", 0)
     monkeypatch.setattr(calibrating, "measured_fastest", least)
     executor = HostExecutor("numpy", 1)
     found = calibrating.calibrated(executor, lambda text: None)
