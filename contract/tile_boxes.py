@@ -52,7 +52,8 @@ def blocks_of(loops: Sequence[Loop], dtype: str, tiling: Tiling) -> tuple[int, .
     height = min(max(tiling.box_bytes // step_bytes, rows), tiling.longest, m)
     width = min(max(tiling.far_bytes // step_bytes, columns), tiling.longest, n)
     boxes = prod(ceil(loop.extent / block) for loop, block in blocks.items())
-    height, width = _shared((m, n), (height, width), (rows, columns), boxes, tiling.boxes)
+    boxes *= ceil(m / height) * ceil(n / width)
+    height, width = _shared((m, n), (height, width), (rows, columns), tiling.boxes / boxes)
     blocks |= steps
     blocks |= _grown(groups[Kind.M], (d(n, rows), a(k)), height)
     blocks |= _grown(groups[Kind.N], (d(m, SQUARE), b(k)), width)
@@ -64,14 +65,14 @@ class _Side:
     """An operand as it is read or written along loops of one kind.
 
     ``weight`` are its elements in proportion to the other side's; ``grain`` places along its
-    fastest loop come before all else; ``fastest`` is the stride at which what a box has already
-    goes on.
+    fastest loop come before all else; ``beside`` is the stride of what lies beside the places that
+    a box has already.
     """
 
     stride: Stride
     weight: int
     grain: int
-    fastest: int
+    beside: int
 
     def queue(self, loops: Sequence[Loop]) -> list[Loop]:
         """The loops, nearest in memory first."""
@@ -81,7 +82,7 @@ class _Side:
         """How often memory is gone to: the elements over those that lie in a row."""
         run = 1
         for loop in self.queue(loops):
-            if abs(self.stride(loop)) != self.fastest * run:
+            if abs(self.stride(loop)) != self.beside * run:
                 break
             run *= blocks[loop]
             if blocks[loop] < loop.extent:
@@ -99,7 +100,7 @@ def _batches(loops: Sequence[Loop], sides: Sequence[_Side], most: int) -> dict[L
     """Blocks of at most about ``most`` batches: those that lie side by side in an operand."""
     blocks = dict.fromkeys(loops, 1)
     for side in sorted(sides, key=lambda side: -side.weight):
-        beside = side.fastest
+        beside = side.beside
         for loop in side.queue(loops):
             if abs(side.stride(loop)) != beside:
                 break
@@ -113,13 +114,13 @@ def _shared(
     extents: tuple[int, int],
     limits: tuple[int, int],
     tile: tuple[int, int],
-    batch: int,
-    wanted: int,
+    missing: float,
 ) -> tuple[int, int]:
-    """Boxes small enough that there are some for every thread, but of several tiles."""
-    m, n = extents
-    height, width = limits
-    missing = wanted / (batch * ceil(m / height) * ceil(n / width))
+    """Rows and columns of boxes, ``missing`` times as many, but of several tiles each.
+
+    All are rows and columns: of the product, of the largest box, of a tile.
+    """
+    (m, n), (height, width) = extents, limits
     if missing <= 1:
         return height, width
     if m >= n or m > 16 * tile[0]:
@@ -131,6 +132,7 @@ def _shared(
 
 
 def whole(extent: float, grain: int) -> int:
+    """The least multiple of the grain that is no less."""
     return ceil(extent / grain) * grain
 
 
@@ -138,7 +140,7 @@ def _are_crossed(rows: Sequence[Loop], one: _Side, two: _Side) -> bool:
     """Whether both operands are fastest along loops of the rows, but not along the same."""
     firsts = [side.queue(rows)[0] for side in (one, two)] if rows else []
     fastest = [
-        abs(side.stride(x)) == side.fastest for side, x in zip((one, two), firsts, strict=False)
+        abs(side.stride(x)) == side.beside for side, x in zip((one, two), firsts, strict=False)
     ]
     return len(firsts) == 2 and firsts[0] is not firsts[1] and all(fastest)
 
@@ -155,7 +157,7 @@ def _grown(loops: Sequence[Loop], sides: Sequence[_Side], most: int) -> dict[Loo
     grain = dict.fromkeys(loops, SQUARE)
     for side in sides:
         first = side.queue(loops)[0]
-        if abs(side.stride(first)) != side.fastest:
+        if abs(side.stride(first)) != side.beside:
             continue
         free = most * blocks[first] // prod(blocks.values())
         blocks[first] = max(blocks[first], min(first.extent, side.grain, free))

@@ -55,12 +55,15 @@ SUMMED_BLOCK = 1 << 13  # elements of D summed in cache before they are finished
 FEW_FLOPS = 1 << 12
 KINDS = (Kind.BATCH, Kind.M, Kind.N, Kind.K)
 
+Index = Any  # what NumPy takes a view by
+
 
 def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
     """BLAS on views of the operands.
 
     Its threads wait for more work, each taking a core, for a tenth of a second. Where other steps
-    of the plan need the cores, our threads call it instead, each for a part of D.
+    of the plan need the cores, and for long batches, our threads call it instead, each for a block
+    of D.
     """
     batch, m, n, k = _rows(step)
     batch.reverse()  # the table has the outermost last
@@ -75,26 +78,13 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
         if scaled:
             _scale(out, scalars[0])
 
-    def run_split(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
-        left, right, out = view_a(slots[a]), view_b(slots[b]), view_d(slots[d])
-
-        def part(begin: int, end: int) -> None:
-            one, two, three = (_slice_first(x, begin, end) for x in (left, right, out))
-            with np.errstate(all="ignore"):  # a thread has settings of its own
-                matmul(one, two, out=three)
-                if scaled:
-                    _scale(three, scalars[0])
-
-        with blas_threads().single():
-            workers.map(part, workers.split(out.shape[0], 1))
-
     def run_apart(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         left, right, out = view_a(slots[a]), view_b(slots[b]), view_d(slots[d])
 
-        def part(rows: slice, columns: slice) -> None:
-            block = out[..., rows, columns]
+        def part(in_a: Index, in_b: Index, in_d: Index) -> None:
+            block = out[in_d]
             with np.errstate(all="ignore"):  # a thread has settings of its own
-                matmul(left[..., rows, :], right[..., columns], out=block)
+                matmul(left[in_a], right[in_b], out=block)
                 if scaled:
                     _scale(block, scalars[0])
 
@@ -103,11 +93,15 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
 
     products = prod([loop.extent for loop in step.loops])
     if batch and batch[0].extent >= BATCH_PARTS and products > BATCH_PRODUCTS:
-        return Prepared(run_split)
-    if not _shares_cores(plan):
+        blocks = [(slice(*part),) * 3 for part in workers.split(batch[0].extent, 1)]
+    elif _shares_cores(plan):
+        threads = workers.parts(products, PART_PRODUCTS)
+        blocks = [
+            ((..., rows, slice(None)), (..., slice(None), columns), (..., rows, columns))
+            for rows, columns in _blocks(step.extent(Kind.M), step.extent(Kind.N), threads)
+        ]
+    else:
         return Prepared(run)
-    extents = step.extent(Kind.M), step.extent(Kind.N)
-    blocks = _blocks(*extents, workers.parts(products, PART_PRODUCTS))
     return Prepared(run_apart)
 
 
@@ -448,10 +442,6 @@ def _matrix_view(
         dimensions += [(loop.extent, int(getattr(loop, name))) for loop in group] or [(1, 0)]
     extents, strides = zip(*dimensions, strict=True)
     return viewer(plan.slots[slot].tensor, extents, strides)
-
-
-def _slice_first(x: Array, begin: int, end: int) -> Array:
-    return x if x.shape[0] == 1 else x[begin:end]
 
 
 def _loop_view(plan: Plan, slot: int, step: Product, loops: Sequence[int], name: str) -> Viewer:

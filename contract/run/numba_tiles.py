@@ -65,6 +65,8 @@ RUNS, STEPS, SQUARES, ELEMENTS, ZEROS, WHOLE, GRAIN, SIZE, PART, TURNED, PLAIN =
 ENTRIES = PLAIN + 1
 MULTIPLY, JOIN, JOIN_BATCHES = range(3)
 
+Box = tuple[int, int, int, int, int, int]
+
 
 # --- what depends on types --------------------------------------------------------------------
 # Functions of integers alone, called by address: the loops around them are compiled once for all
@@ -360,12 +362,7 @@ def _pack(
 def _pack_batches(
     pack: Array,
     source: int,
-    batches: int,
-    number: int,
-    across: int,
-    count: int,
-    along: int,
-    depth: int,
+    box: Box,
     target: int,
     each: int,
     places: int,
@@ -373,9 +370,11 @@ def _pack_batches(
 ) -> None:
     """The panels of every batch of a box, ``each`` bytes apart.
 
-    Where batches lie side by side squares of them and of rows are turned, so that lines are read
-    once for all batches.
+    ``box`` has the tables of its batches, rows or columns, and steps, each with its length. Where
+    batches lie side by side squares of them and of rows are turned, so that lines are read once
+    for all batches.
     """
+    batches, number, across, count, along, depth = box
     size, grain, square = pack[SIZE], pack[GRAIN], pack[TURNED]
     if pack[PLAIN] == 0 or number < square or not _is_run(batches, square, size):
         for at in range(number):
@@ -518,11 +517,8 @@ def _multiply_panels(
     lanes, size = kernels[0, GRAIN], kernels[0, SIZE]
     tall, wide, grain = kernels[0, WHOLE], kernels[1, WHOLE], kernels[1, GRAIN]
     apart_rows, across = _table(plan, room, APART_ROWS), _table(plan, room, APART_COLUMNS)
-    apart, beside, batches = (
-        room + plan[APART],
-        _table(plan, room, BESIDE),
-        _table(plan, room, BATCHES_D),
-    )
+    beside, batches = _table(plan, room, BESIDE), _table(plan, room, BATCHES_D)
+    apart = room + plan[APART]
     together = number if _is_run(batches, number, size) else 1
     _mark_runs(rows, height, lanes, size, beside)
     for first in range(0, number, together):
@@ -622,39 +618,15 @@ def _multiply_boxes(
         width = _offsets(loops, plan[3], plan[4], column % boxes_n, columns_b, columns_d)
         for box in range(first, last):
             depth = _offsets(loops, plan[4], plan[5], box, steps_a, steps_b)
-            _pack_batches(
-                kernels[1],
-                b,
-                batches_b,
-                number,
-                columns_b,
-                width,
-                steps_b,
-                depth,
-                panels_b,
-                each_b,
-                places,
-                beside,
-            )
+            of_b = batches_b, number, columns_b, width, steps_b, depth
+            _pack_batches(kernels[1], b, of_b, panels_b, each_b, places, beside)
             adds = add if box == first else 1
             for row in range(at - column * boxes_m, stop - column * boxes_m):
                 height = _offsets(loops, plan[2], plan[3], row, rows_a, rows_d)
                 name = (batch * boxes_m + row) * (last - first) + box - first
                 if name != packed:
-                    _pack_batches(
-                        kernels[0],
-                        a,
-                        batches_a,
-                        number,
-                        rows_a,
-                        height,
-                        steps_a,
-                        depth,
-                        room,
-                        each_a,
-                        places,
-                        beside,
-                    )
+                    of_a = batches_a, number, rows_a, height, steps_a, depth
+                    _pack_batches(kernels[0], a, of_a, room, each_a, places, beside)
                     packed = name
                 _multiply_panels(plan, kernels, room, d, number, height, width, depth, adds, alpha)
         at = stop
