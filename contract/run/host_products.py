@@ -92,8 +92,13 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
             workers.map(part, blocks)
 
     products = prod([loop.extent for loop in step.loops])
+    blocks: list[tuple[Index, Index, Index]]
     if batch and batch[0].extent >= BATCH_PARTS and products > BATCH_PRODUCTS:
-        blocks = [(slice(*part),) * 3 for part in workers.split(batch[0].extent, 1)]
+        parts = [slice(*each) for each in workers.split(batch[0].extent, 1)]
+        whole = slice(None)  # of an operand that has not the batch
+        blocks = [
+            (each if batch[0].a else whole, each if batch[0].b else whole, each) for each in parts
+        ]
     elif _shares_cores(plan):
         threads = workers.parts(products, PART_PRODUCTS)
         blocks = [

@@ -10,16 +10,18 @@ import numpy as np
 
 from contract.plan import Gett, Kind, Loop, Plan
 from contract.run.host_kernels import BoxKernel, HostKernels, TileShape, strided_view
-from contract.run.host_views import Array, compact_strides
+from contract.run.host_views import Array, address, compact_strides
 from contract.run.memory import Cutter
-from contract.run.steps import Memory, Prepared, Scalars, share
+from contract.run.steps import Memory, Prepared, Scalars
 from contract.run.workers import Workers
 from contract.tile_boxes import SQUARE
 from contract.workspace import rounded
 
 __all__ = ["prepare_tiles"]
 
-THREAD_FLOPS = 1 << 22  # less is done before a second thread has begun
+ELEMENT_WORK = 32  # FLOPs that take as long as packing or writing an element
+THREAD_WORK = 1 << 18  # FLOPs worth a thread that is awake,
+WAKING_WORK = 1 << 22  # and one that has to be woken
 # Tables of a thread: a tile's columns, places in two operands of m, n and k, two of panels, a
 # tile's rows, and places of batches in three operands.
 TABLES = 13
@@ -89,11 +91,13 @@ class _TileProduct:
         self.total = prod(self.boxes[kind] for kind in (Kind.BATCH, Kind.M, Kind.N))
         self.places = {kind: prod(block for _, block in rows) for kind, rows in self.loops.items()}
         self.lane = self._lane()
-        self.parts = _parts(self.boxes[Kind.K], self.tiles.splits)
-        flops = 2 * step.extent(*Kind) * (4 if self.dtype.kind == "c" else 1)
-        self.minimum = ceil(THREAD_FLOPS * self.total * len(self.parts) / max(flops, 1))
+        self.each = ceil(self.boxes[Kind.K] / self.tiles.splits)  # boxes along k of a partial sum
+        self.sums = ceil(self.boxes[Kind.K] / self.each)
+        work = _work(step)
+        self.wakes = work >= 2 * WAKING_WORK
+        self.minimum = ceil(THREAD_WORK * self.total * self.sums / max(work, 1))
         self.packed, self.count = self._packed_strides()
-        strides = self.packed if len(self.parts) > 1 else [loop.d for loop in step.loops]
+        strides = self.packed if self.sums > 1 else [loop.d for loop in step.loops]
         self.plan = self._plan(strides)
 
     def __call__(self, arrays: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
@@ -104,24 +108,26 @@ class _TileProduct:
         alpha = None
         if step.scaled and scalars[0] != 1:
             alpha = np.array(scalars[0]).astype(self.dtype)
-        a, b = _address(arrays[step.a]), _address(arrays[step.b])
-        factor = 0 if alpha is None else _address(alpha)
+        a, b = address(arrays[step.a]), address(arrays[step.b])
+        factor = 0 if alpha is None else address(alpha)
         cutter = Cutter(memory.workspace)
-        if len(self.parts) == 1:
-            first, last = self.parts[0]
-            d, plan, multiply, add = _address(out), self.plan, self.multiply, int(adds)
-
-            def body(begin: int, end: int, cutter: Cutter) -> None:
-                room = _address(cutter.memory) + cutter.at
-                multiply(plan, a, b, d, add, factor, room, begin, end, first, last)
-
-            share(self.workers, self.total, self.minimum, cutter.memory, self.lane.bytes, body)
+        if self.sums == 1:
+            self._multiply((a, b, address(out), 0, int(adds), factor), cutter)
             return
-        sums = cutter.take(self.count * len(self.parts), self.dtype).reshape(len(self.parts), -1)
-        self._sum_parts(a, b, sums, factor, cutter)
+        sums = cutter.take(self.count * self.sums, self.dtype).reshape(self.sums, -1)
+        self._multiply((a, b, address(sums), sums.strides[0], 0, factor), cutter)
         for further in sums[1:]:
             sums[0] += further
         self._write(sums[0], out, adds)
+
+    def _multiply(self, given: Sequence[int], cutter: Cutter) -> None:
+        """Every partial sum of all boxes, in parts for the threads."""
+        room = address(cutter.memory) + cutter.at
+        boxes = self.total, self.each, self.boxes[Kind.K]
+        total = self.total * self.sums
+        parts = self.workers.parts(total, self.minimum)
+        given = *given, room, self.lane.bytes, *boxes
+        self.multiply(self.plan, given, total, parts, self.wakes)
 
     def _filled(self, arrays: Sequence[Array], scalars: Scalars, memory: Memory) -> bool:
         """Whether D holds beta * op(C) now, to which the product is added."""
@@ -129,22 +135,6 @@ class _TileProduct:
             return False
         self.fill.run(arrays, scalars, memory)
         return True
-
-    def _sum_parts(self, a: int, b: int, sums: Array, factor: int, cutter: Cutter) -> None:
-        """Each part of k into a sum of its own, packed."""
-
-        def body(begin: int, end: int, cutter: Cutter) -> None:
-            room = _address(cutter.memory) + cutter.at
-            for part in range(begin // self.total, -(-end // self.total)):
-                first, last = self.parts[part]
-                left = max(begin - part * self.total, 0)
-                right = min(end - part * self.total, self.total)
-                d = _address(sums[part])
-                self.multiply(self.plan, a, b, d, 0, factor, room, left, right, first, last)
-
-        total = self.total * len(self.parts)
-        rest = cutter.memory[cutter.at :]
-        share(self.workers, total, self.minimum, rest, self.lane.bytes, body)
 
     def _write(self, value: Array, out: Array, adds: bool) -> None:
         """D = [D +] the packed sum."""
@@ -166,8 +156,8 @@ class _TileProduct:
     @property
     def workspace(self) -> int:
         """Bytes of panels and partial sums."""
-        sums = len(self.parts) * self.count * self.dtype.itemsize if len(self.parts) > 1 else 0
-        lanes = self.workers.parts(self.total * len(self.parts), self.minimum)
+        sums = self.sums * self.count * self.dtype.itemsize if self.sums > 1 else 0
+        lanes = self.workers.parts(self.total * self.sums, self.minimum)
         return rounded(sums) + lanes * self.lane.bytes
 
     def _lane(self) -> _Lane:
@@ -220,6 +210,14 @@ def _ordered(step: Gett, kind: Kind) -> list[tuple[Loop, int]]:
     return [(step.loops[at], tiles.blocks[at]) for at in order]
 
 
+def _work(step: Gett) -> int:
+    """What a product takes, in FLOPs."""
+    flops = 2 * step.extent(*Kind) * (4 if step.dtype.startswith("complex") else 1)
+    operands = ((Kind.M, Kind.K), (Kind.K, Kind.N), (Kind.M, Kind.N))
+    moved = sum(step.extent(Kind.BATCH, *kinds) for kinds in operands)
+    return flops + ELEMENT_WORK * moved
+
+
 def _even(loops: Mapping[Kind, Sequence[tuple[Loop, int]]], threads: int) -> list[tuple[Loop, int]]:
     """The rows in boxes whose number is a multiple of the threads, where they are few.
 
@@ -244,18 +242,6 @@ def _pieces(row: tuple[Loop, int]) -> int:
     return ceil(loop.extent / block)
 
 
-def _parts(boxes: int, splits: int) -> list[tuple[int, int]]:
-    """The boxes of k in parts that are summed apart."""
-    each = ceil(boxes / splits)
-    return [(first, min(first + each, boxes)) for first in range(0, boxes, each)]
-
-
 def _spread(size: int) -> int:
     """Bytes between panels: an odd number of cache lines, so that they do not share its sets."""
     return rounded(size) + LINE
-
-
-def _address(x: Array) -> int:
-    """Where the first element lies."""
-    address: int = x.__array_interface__["data"][0]
-    return address

@@ -9,10 +9,16 @@ import numpy as np
 from contract.descriptors import TensorDescriptor
 from contract.layout import packed_strides
 
-__all__ = ["Array", "Viewer", "compact_strides", "strided", "viewer"]
+__all__ = ["Array", "Viewer", "address", "compact_strides", "strided", "viewer"]
 
 Array = np.ndarray[Any, Any]
 Viewer = Callable[[Array], Array]
+
+
+def address(x: Array) -> int:
+    """Where the first element lies."""
+    found: int = x.__array_interface__["data"][0]
+    return found
 
 
 def viewer(tensor: TensorDescriptor, extents: Sequence[int], strides: Sequence[int]) -> Viewer:

@@ -4,17 +4,29 @@ Copies address bytes: only the width of an element is compiled, not its type.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import ceil, prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
+from numba import carray  # type: ignore[attr-defined]
 from numba.core import types
 
 from contract.run.host_views import Array
-from contract.run.numba_tools import advance, compiled, emitted, prefetch
+from contract.run.numba_team import PART
+from contract.run.numba_tools import (
+    address_of,
+    advance,
+    call_address,
+    compiled,
+    emitted,
+    integers,
+    load,
+    prefetch,
+)
 
-__all__ = ["WIDTHS", "Region", "copy_region"]
+__all__ = ["WIDTHS", "Region", "copy", "copy_region", "part"]
 
 LINE = 64
 # Blocks of a copy, bytes. Memory is read and written at full speed in runs of about a quarter of
@@ -37,17 +49,18 @@ ROW_BYTES = 1 << 13  # of a contiguous run copied as one
 REGION_BYTES = 1 << 12  # of the two innermost loops of other copies
 
 
-# A value of the type whose width is copied, and how many of them a row of a tile holds: a whole
-# line where the registers suffice for a square of such rows.
-_KINDS: dict[int, Any] = {
-    1: np.uint8(0),
-    2: np.uint16(0),
-    4: np.uint32(0),
-    8: np.uint64(0),
-    16: np.complex128(0),
+# The type that is copied for a width, and how many of them a row of a tile holds: a whole line
+# where the registers suffice for a square of such rows.
+_KINDS: dict[int, np.dtype[Any]] = {
+    1: np.dtype(np.uint8),
+    2: np.dtype(np.uint16),
+    4: np.dtype(np.uint32),
+    8: np.dtype(np.uint64),
+    16: np.dtype(np.complex128),
 }
 _LANES = {1: 16, 2: 16, 4: 16, 8: 8, 16: 4}
 WIDTHS = frozenset(_KINDS)
+NOTHING = np.empty(0, np.int64)
 
 
 # --- how a copy is blocked --------------------------------------------------------------------
@@ -88,15 +101,33 @@ class _Blocks(NamedTuple):
 
 
 class Region(NamedTuple):
-    """The innermost part of a copy and the loops around it."""
+    """The innermost part of a copy and the loops around it.
 
-    kernel: Callable[..., None]
-    what: Any  # the kind of an element, two kinds, or the bytes of a run
-    first: Array  # where the kernel finds the elements of one place
-    second: Array
-    loops: Array  # where: extent, steps and clips of source and target
+    The kernel is compiled for ``kinds`` of elements, if it depends on them, when it is asked for.
+    """
+
+    maker: Callable[..., int]
+    kinds: tuple[np.dtype[Any], ...]
+    table: Array  # what the kernel reads
     units: int
     unit_bytes: int
+
+    @property
+    def kernel(self) -> int:
+        """The address of a function: the table's address, source, target, first and last unit."""
+        return self.maker(*self.kinds)
+
+
+# A table: the bytes of a run and of a buffer's row, the sizes of two arrays that say where the
+# elements of one place are, the number of loops (extent, steps and clips of source and target);
+# then these arrays and loops.
+RUN, PITCH, FIRST, SECOND, LOOPS = range(5)
+NUMBERS, LOOP = 5, 5
+
+
+def _table(run: int, pitch: int, first: Array, second: Array, loops: Array) -> Array:
+    parts = (run, pitch, first.size, second.size, len(loops)), first.ravel(), second, loops.ravel()
+    return np.concatenate([np.asarray(part, np.int64) for part in parts])
 
 
 def copy_region(
@@ -110,7 +141,7 @@ def copy_region(
     dims, shift_s, shift_t = _dims(extents, source, target, (one.itemsize, two.itemsize))
     if one == two:
         return _byte_region(dims, one.itemsize), shift_s, shift_t
-    return _element_region(dims, (one.type(0), two.type(0))), shift_s, shift_t
+    return _element_region(dims, (one, two)), shift_s, shift_t
 
 
 def _dims(
@@ -195,9 +226,11 @@ def _rectangle_region(dims: list[_Dim], width: int) -> Region | None:
     loops, units = _loop_table([p_blocks.loop(ps[-1]), q_loop, *rest], innermost)
     # An odd number of lines between its rows spreads the buffer over the sets of the cache.
     pitch = (at.size * width // LINE + 1 | 1) * LINE if staged else 0
-    kernel = transpose_tiles if width in _KINDS else transpose_runs
-    what = (_KINDS.get(width, width), pitch)
-    return Region(kernel, what, at, to, loops, units, to.size * at.size * width)
+    size = to.size * at.size * width
+    table = _table(width, pitch, at, to, loops)
+    if width in _KINDS:
+        return Region(_tile_kernel, (_KINDS[width],), table, units, size)
+    return Region(_turned_run_kernel, (), table, units, size)
 
 
 def _staged_blocks(
@@ -269,17 +302,18 @@ def _run_region(dims: list[_Dim], run: int, rows: list[tuple[int, ...]]) -> Regi
     else:
         two, rest = _two_loops(dims, max(REGION_BYTES // run, 1))
     loops, units = _loop_table(rows + rest)
-    kernel = copy_far_runs if far else copy_runs
-    return Region(kernel, run, two, two[:0], loops, units, run * int(two[0, 0] * two[1, 0]))
+    size = run * int(two[0, 0] * two[1, 0])
+    maker = _far_run_kernel if far else _run_kernel
+    return Region(maker, (), _table(run, 0, two, NOTHING, loops), units, size)
 
 
-def _element_region(dims: list[_Dim], kinds: tuple[Any, Any]) -> Region:
+def _element_region(dims: list[_Dim], kinds: tuple[np.dtype[Any], np.dtype[Any]]) -> Region:
     """Single elements, each loaded, converted and stored."""
-    width: int = kinds[1].itemsize
+    width = kinds[1].itemsize
     two, rest = _two_loops(dims, REGION_BYTES // width)
     loops, units = _loop_table(rest)
     size = width * int(two[0, 0] * two[1, 0])
-    return Region(copy_elements, kinds, two, two[:0], loops, units, size)
+    return Region(_element_kernel, kinds, _table(0, 0, two, NOTHING, loops), units, size)
 
 
 def _two_loops(dims: list[_Dim], most: int) -> tuple[Array, list[tuple[int, ...]]]:
@@ -480,22 +514,25 @@ def _move_run(s: int, t: int, run: int) -> None:
 
 
 @compiled
-def copy_runs(
-    run: int,
-    source: Array,
-    s0: int,
-    target: Array,
-    t0: int,
-    two: Array,
-    _: Array,
-    loops: Array,
-    begin: int,
-    end: int,
-) -> None:
+def _tables(table: int) -> tuple[Array, Array, Array]:
+    """The two arrays and the loops of a table."""
+    first, second, loops = load(table, FIRST), load(table, SECOND), load(table, LOOPS)
+    at = table + 8 * NUMBERS
+    return (
+        carray(integers(at), first),
+        carray(integers(at + 8 * first), second),
+        carray(integers(at + 8 * (first + second)), (loops, LOOP)),
+    )
+
+
+@compiled
+def copy_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
     """target = source for units begin..end; a unit is two loops of runs of bytes."""
+    first, _, loops = _tables(table)
+    two, run = first.reshape(2, 3), load(table, RUN)
     index = np.zeros(loops.shape[0], np.int64)
     s, t = _place(loops, begin, index)
-    s, t = s + s0 + source.ctypes.data, t + t0 + target.ctypes.data
+    s, t = s + s0, t + t0
     n, si, ti = two[0, 0], two[0, 1], two[0, 2]
     for _unit in range(begin, end):
         for j in range(two[1, 0]):
@@ -506,22 +543,13 @@ def copy_runs(
 
 
 @compiled
-def copy_far_runs(
-    run: int,
-    source: Array,
-    s0: int,
-    target: Array,
-    t0: int,
-    two: Array,
-    _: Array,
-    loops: Array,
-    begin: int,
-    end: int,
-) -> None:
+def copy_far_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
     """The same in memory far away: a unit is one loop of runs, which are asked for early."""
+    first, _, loops = _tables(table)
+    two, run = first.reshape(2, 3), load(table, RUN)
     index = np.zeros(loops.shape[0], np.int64)
     s, t = _place(loops, begin, index)
-    s, t = s + s0 + source.ctypes.data, t + t0 + target.ctypes.data
+    s, t = s + s0, t + t0
     n, si, ti = two[0, 0], two[0, 1], two[0, 2]
     early = max(REACH // run, 1)
     for _unit in range(begin, end):
@@ -541,22 +569,13 @@ def _fetch_run(s: int, run: int) -> None:
 
 
 @compiled
-def copy_elements(
-    kinds: Any,
-    source: Array,
-    s0: int,
-    target: Array,
-    t0: int,
-    two: Array,
-    _: Array,
-    loops: Array,
-    begin: int,
-    end: int,
-) -> None:
+def copy_elements(kinds: Any, table: int, s0: int, t0: int, begin: int, end: int) -> None:
     """The same with single elements, converted."""
+    first, _, loops = _tables(table)
+    two = first.reshape(2, 3)
     index = np.zeros(loops.shape[0], np.int64)
     s, t = _place(loops, begin, index)
-    s, t = s + s0 + source.ctypes.data, t + t0 + target.ctypes.data
+    s, t = s + s0, t + t0
     n, si, ti = two[0, 0], two[0, 1], two[0, 2]
     one, other = _size(kinds[0]), _size(kinds[1])
     for _unit in range(begin, end):
@@ -575,28 +594,18 @@ def copy_elements(
 
 
 @compiled
-def transpose_tiles(
-    what: Any,
-    source: Array,
-    s0: int,
-    target: Array,
-    t0: int,
-    at: Array,
-    to: Array,
-    loops: Array,
-    begin: int,
-    end: int,
-) -> None:
+def transpose_tiles(kind: Any, table: int, s0: int, t0: int, begin: int, end: int) -> None:
     """The same where source and target have different fastest dimensions.
 
     A unit is a rectangle: ``at[i]`` bytes on in the source and i elements on in the target, j
     elements on in the source and ``to[j]`` bytes on in the target. With a pitch it is first
     transposed into a buffer of such rows, then written row by row: long runs, page by page.
     """
-    kind, pitch = what
+    at, to, loops = _tables(table)
+    pitch = load(table, PITCH)
     index = np.zeros(loops.shape[0], np.int64)
     s, t = _place(loops, begin, index)
-    s, t = s + s0 + source.ctypes.data, t + t0 + target.ctypes.data
+    s, t = s + s0, t + t0
     buffer = np.empty(to.size * pitch, np.uint8)
     rows = np.arange(to.size) * pitch
     far = to.size >= FAR_AHEAD * _lanes(kind) and to.size * _size(kind) < FORESEEN_RUN
@@ -615,23 +624,13 @@ def transpose_tiles(
 
 
 @compiled
-def transpose_runs(
-    what: Any,
-    source: Array,
-    s0: int,
-    target: Array,
-    t0: int,
-    at: Array,
-    to: Array,
-    loops: Array,
-    begin: int,
-    end: int,
-) -> None:
+def transpose_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
     """The same with short runs of bytes for elements."""
-    run, pitch = what
+    at, to, loops = _tables(table)
+    run, pitch = load(table, RUN), load(table, PITCH)
     index = np.zeros(loops.shape[0], np.int64)
     s, t = _place(loops, begin, index)
-    s, t = s + s0 + source.ctypes.data, t + t0 + target.ctypes.data
+    s, t = s + s0, t + t0
     buffer = np.empty(to.size * pitch, np.uint8)
     for _ in range(begin, end):
         s1, t1 = advance(loops, 0, loops.shape[0], index, s, t)
@@ -732,3 +731,61 @@ def _write_run(s: int, t: int, run: int, following: int) -> None:
     for at in range(begin, last, LINE):
         _move(64, s + at, t + at)
     _move(64, s + last, t + last)
+
+
+# --- kernels by their addresses -----------------------------------------------------------------
+
+COPY = 5  # integers that a kernel takes
+
+
+@cache
+def _run_kernel() -> int:
+    return address_of(copy_runs, COPY)
+
+
+@cache
+def _far_run_kernel() -> int:
+    return address_of(copy_far_runs, COPY)
+
+
+@cache
+def _turned_run_kernel() -> int:
+    return address_of(transpose_runs, COPY)
+
+
+@cache
+def _element_kernel(source: np.dtype[Any], target: np.dtype[Any]) -> int:
+    kinds = source.type(0), target.type(0)
+
+    def copy(table: int, s: int, t: int, begin: int, end: int) -> None:
+        copy_elements(kinds, table, s, t, begin, end)
+
+    return address_of(copy, COPY)
+
+
+@cache
+def _tile_kernel(dtype: np.dtype[Any]) -> int:
+    kind = dtype.type(0)
+
+    def copy(table: int, s: int, t: int, begin: int, end: int) -> None:
+        transpose_tiles(kind, table, s, t, begin, end)
+
+    return address_of(copy, COPY)
+
+
+@compiled
+def copy(kernel: int, table: int, source: int, target: int, units: int) -> None:
+    """All units, by one thread."""
+    call_address(kernel, (table, source, target, 0, units))
+
+
+def _part(given: int, begin: int, end: int, lane: int) -> None:
+    """Units begin..end; given are the kernel, its table, source and target."""
+    kernel, table, source, target = load(given, 0), load(given, 1), load(given, 2), load(given, 3)
+    call_address(kernel, (table, source, target, begin, end))
+
+
+@cache
+def part() -> int:
+    """The address of what a thread of a team does."""
+    return address_of(_part, PART)

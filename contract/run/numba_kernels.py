@@ -5,6 +5,7 @@ process when two Python threads enter it at once.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import ceil, prod
 from typing import Any
 
@@ -21,20 +22,24 @@ from contract.run.host_kernels import (
     ProductKernel,
     TileShape,
 )
-from contract.run.host_views import Array
+from contract.run.host_views import Array, address
 from contract.run.numba_combinations import combination
-from contract.run.numba_copies import WIDTHS, copy_region
+from contract.run.numba_copies import WIDTHS, copy, copy_region
+from contract.run.numba_copies import part as copy_part
 from contract.run.numba_reductions import is_reduced, reduction
+from contract.run.numba_team import Team
 from contract.run.numba_tile_code import tile_shape
 from contract.run.numba_tiles import multiply_boxes
 from contract.run.numba_tools import compiled, specialisations
 from contract.run.numpy_kernels import NumpyKernels
+from contract.run.workers import Workers
 
 __all__ = ["NumbaKernels"]
 
 MOST_SUMMED = 1 << 16  # entries of the offset tables of a direct product
 AXPY_EXTENT = 16  # from here on vectors along d beat sums along k that lie as near
 PIECE = 1 << 11  # elements of d that stay in cache while all of k is added to them
+SHARED_BYTES = 1 << 16  # of a copy worth a thread that is awake
 SHARED_WORK = 1 << 16  # multiply-adds worth a thread
 PARTS = 4  # for each thread
 
@@ -43,6 +48,10 @@ class NumbaKernels(NumpyKernels):
     """Compiled copies, reductions and products; types that Numba lacks stay with NumPy."""
 
     name = "numba"
+
+    def __init__(self, workers: Workers) -> None:
+        super().__init__(workers)
+        self.team = Team(workers)
 
     def specialisations(self) -> int:
         return specialisations()
@@ -59,21 +68,22 @@ class NumbaKernels(NumpyKernels):
         if not _is_compiled(one, two) or 0 in extents:
             return super().copy(extents, source_strides, target_strides, source_dtype, target_dtype)
         region, shift_s, shift_t = copy_region(extents, source_strides, target_strides, one, two)
-        kernel, what, first, second, loops, units, unit_bytes = region
-        minimum = max(1, PARALLEL_BYTES // unit_bytes)
-        byte = np.dtype(np.uint8)
+        table, units, size_s, size_t = region.table, region.units, one.itemsize, two.itemsize
+        parts = self.workers.parts(units, max(1, SHARED_BYTES // region.unit_bytes))
+        wakes, team = units * region.unit_bytes >= 2 * PARALLEL_BYTES, self.team
+        at = table.ctypes.data
+
+        @cache
+        def kernel() -> int:
+            return region.kernel
 
         def run(source: Array, source_offset: int, target: Array, target_offset: int) -> None:
-            read, write = source.view(byte), target.view(byte)
-            s, t = source_offset * one.itemsize + shift_s, target_offset * two.itemsize + shift_t
-            if units < 2 * minimum:
-                kernel(what, read, s, write, t, first, second, loops, 0, units)
-                return
-
-            def part(begin: int, end: int) -> None:
-                kernel(what, read, s, write, t, first, second, loops, begin, end)
-
-            self.workers.map(part, self.workers.split(units, minimum))
+            s = address(source) + source_offset * size_s + shift_s
+            t = address(target) + target_offset * size_t + shift_t
+            if parts == 1:
+                copy(kernel(), at, s, t, units)
+            else:
+                team.run(copy_part(), (kernel(), at, s, t), units, parts, wakes)
 
         return run
 
@@ -119,7 +129,7 @@ class NumbaKernels(NumpyKernels):
     def tiles(
         self, a: np.dtype[Any], b: np.dtype[Any], dtype: np.dtype[Any]
     ) -> tuple[TileShape, BoxKernel] | None:
-        return tile_shape(dtype), multiply_boxes(a, b, dtype)
+        return tile_shape(dtype), multiply_boxes(a, b, dtype, self.team)
 
     def loops(self, dtype: str, table: Sequence[LoopRow]) -> ProductKernel:
         summed = [row for row in table if row[0] == "k"]

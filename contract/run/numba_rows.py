@@ -17,7 +17,7 @@ from numba.np.numpy_support import from_dtype
 
 from contract.operators import BinaryOperator
 from contract.run.host_views import Array
-from contract.run.numba_tools import address_for, advance, compiled, emitted, prefetch
+from contract.run.numba_tools import address_for, advance, compiled, emitted, integers, prefetch
 
 __all__ = [
     "CONTIGUOUS",
@@ -87,17 +87,6 @@ def _neutral_value(operator: BinaryOperator, kind: Any) -> Any:
     if operator is BinaryOperator.MAX:
         return kind.minval if exact else -np.inf
     return kind.maxval if exact else np.inf
-
-
-@emitted
-def _integers(context: Any, address: Any) -> Any:
-    """An address as a pointer to integers."""
-
-    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], codegen.get_value_type(signature.return_type))
-
-    pointer = types.CPointer(types.int64)  # type: ignore[no-untyped-call]
-    return pointer(types.intp), write
 
 
 @emitted
@@ -618,7 +607,7 @@ def reduce_blocks(
     Offsets count elements of ``one`` and ``two`` bytes. The plan comes as its address and size:
     an array takes longer to pass than a small reduction.
     """
-    plan = carray(_integers(at), n)
+    plan = carray(integers(at), n)
     outer_end, store_end, loop_count, pass_count = plan[4], plan[5], plan[6], plan[7]
     loops_end = NUMBERS + LOOP * loop_count
     passes_end = loops_end + PASS * pass_count

@@ -22,20 +22,17 @@ from contract.tile_boxes import SQUARE
 __all__ = [
     "LEFT",
     "RIGHT",
-    "call_address",
     "clear",
     "element_size",
     "fetch",
     "grain_width",
     "join_run",
     "join_square",
-    "load",
     "move",
     "move_run",
     "multiply_tile",
     "panel_width",
     "part_size",
-    "store",
     "tile_shape",
     "turn",
     "turned_length",
@@ -149,47 +146,6 @@ def part_size(context: Any, side: Any, kind: Any) -> Any:
     """Bytes from one row of a panel to the next."""
     one = _part(kind) if _is_split(side, kind) else kind
     return types.intp(side, kind), _constant(one.bitwidth // 8)
-
-
-@emitted
-def load(context: Any, table: Any, at: Any) -> Any:
-    """Entry ``at`` of a table of integers, given by its address."""
-
-    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        table, at = arguments
-        return builder.load(builder.gep(builder.inttoptr(table, table.type.as_pointer()), [at]))
-
-    return types.intp(types.intp, types.intp), write
-
-
-@emitted
-def store(context: Any, table: Any, at: Any, value: Any) -> Any:
-    """Write entry ``at`` of a table of integers."""
-
-    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        table, at, value = arguments
-        place = builder.gep(builder.inttoptr(table, table.type.as_pointer()), [at])
-        builder.store(value, place)
-        return codegen.get_dummy_value()
-
-    return types.void(types.intp, types.intp, types.intp), write
-
-
-@emitted
-def call_address(context: Any, function: Any, arguments: Any) -> Any:
-    """Call the function at an address on integers."""
-    count = len(arguments)
-
-    def write(codegen: Any, builder: Any, signature: Any, given: Any) -> Any:
-        function, packed = given
-        word = codegen.get_value_type(types.intp)
-        kind = ir.FunctionType(ir.VoidType(), [word] * count).as_pointer()
-        values = [builder.extract_value(packed, at) for at in range(count)]
-        builder.call(builder.inttoptr(function, kind), values)
-        return codegen.get_dummy_value()
-
-    integers = types.UniTuple(types.intp, count)  # type: ignore[no-untyped-call]
-    return types.void(types.intp, integers), write
 
 
 @emitted

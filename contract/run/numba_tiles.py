@@ -9,35 +9,43 @@ A kernel addresses bytes. Where places of a box lie is in tables of byte offsets
 box from the loops' strides.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
+from numba import carray  # type: ignore[attr-defined]
 
 from contract.run.host_kernels import BoxKernel
 from contract.run.host_views import Array
+from contract.run.numba_team import PART as PART_ARGUMENTS
+from contract.run.numba_team import Team
 from contract.run.numba_tile_code import (
     LEFT,
     RIGHT,
-    call_address,
     clear,
     element_size,
     fetch,
     grain_width,
     join_run,
     join_square,
-    load,
     move,
     move_run,
     multiply_tile,
     panel_width,
     part_size,
-    store,
     tile_shape,
     turn,
     turned_length,
 )
-from contract.run.numba_tools import address_of, compiled
+from contract.run.numba_tools import (
+    address_of,
+    call_address,
+    compiled,
+    integers,
+    load,
+    store,
+)
 from contract.tile_boxes import SQUARE
 
 __all__ = ["multiply_boxes"]
@@ -632,15 +640,61 @@ def _multiply_boxes(
         at = stop
 
 
-def multiply_boxes(a: np.dtype[Any], b: np.dtype[Any], dtype: np.dtype[Any]) -> BoxKernel:
+# What the parts of a product share: the addresses of its plan and its kernels, and the size of the
+# former; the addresses of A, B and D, and the bytes from one partial sum in D to the next; whether
+# D is added to, and alpha's address; the memory of the threads, and the bytes of one; boxes of D,
+# boxes of k in a partial sum, and all boxes of k.
+PLAN, KERNELS, PLAN_SIZE, A, B, D, APART_SUMS, ADDS, ALPHA, ROOM, LANE = range(11)
+BOXES_D, BOXES_SUM, BOXES_K = range(11, 14)
+
+
+def _part(table: int, begin: int, end: int, lane: int) -> None:
+    """Boxes begin..end of all partial sums, by one thread."""
+    given = carray(integers(table), BOXES_K + 1)
+    plan = carray(integers(given[PLAN]), given[PLAN_SIZE])
+    kernels = carray(integers(given[KERNELS]), (3, ENTRIES))
+    room, boxes, each = given[ROOM] + lane * given[LANE], given[BOXES_D], given[BOXES_SUM]
+    at = begin
+    while at < end:
+        sum_ = at // boxes
+        first, left = sum_ * boxes, sum_ * each
+        stop, right = min(end, first + boxes), min(left + each, given[BOXES_K])
+        d = given[D] + sum_ * given[APART_SUMS]
+        _multiply_boxes(
+            plan,
+            kernels,
+            given[A],
+            given[B],
+            d,
+            given[ADDS],
+            given[ALPHA],
+            room,
+            at - first,
+            stop - first,
+            left,
+            right,
+        )
+        at = stop
+
+
+@cache
+def _part_address() -> int:
+    return address_of(_part, PART_ARGUMENTS)
+
+
+def multiply_boxes(
+    a: np.dtype[Any], b: np.dtype[Any], dtype: np.dtype[Any], team: Team
+) -> BoxKernel:
     """The function for operands of such types; what it needs is compiled when it is called."""
 
     @cache
     def kernels() -> Array:
         return _kernels(a, b, dtype)
 
-    def run(plan: Array, *arguments: int) -> None:
-        _multiply_boxes(plan, kernels(), *arguments)
+    def run(plan: Array, given: Sequence[int], total: int, parts: int, wakes: bool) -> None:
+        table = kernels()
+        places = plan.ctypes.data, table.ctypes.data, plan.size
+        team.run(_part_address(), (*places, *given), total, parts, wakes)
 
     return run
 

@@ -14,10 +14,14 @@ __all__ = [
     "address_for",
     "address_of",
     "advance",
+    "call_address",
     "compiled",
     "emitted",
+    "integers",
+    "load",
     "prefetch",
     "specialisations",
+    "store",
 ]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -44,6 +48,7 @@ def address_of(function: Callable[..., None], arguments: int) -> int:
 
 def address_for(function: Callable[..., None], signature: Any) -> int:
     """Where ``function`` lies, compiled now for these types as C calls it, and kept on disk."""
+    function = getattr(function, "py_func", function)
     try:
         made = numba.cfunc(signature, cache=True)(function)
     except RuntimeError:
@@ -70,6 +75,58 @@ def prefetch(builder: Any, address: Any, writes: int, keep: int) -> None:
     data = 1
     hints = (ir.Constant(flag, hint) for hint in (writes, keep, data))
     builder.call(fetch, [builder.inttoptr(address, byte), *hints])
+
+
+@emitted
+def integers(context: Any, address: Any) -> Any:
+    """An address as a pointer to integers."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], codegen.get_value_type(signature.return_type))
+
+    pointer = types.CPointer(types.int64)  # type: ignore[no-untyped-call]
+    return pointer(types.intp), write
+
+
+@emitted
+def load(context: Any, table: Any, at: Any) -> Any:
+    """Entry ``at`` of a table of integers, given by its address."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        table, at = arguments
+        return builder.load(builder.gep(builder.inttoptr(table, table.type.as_pointer()), [at]))
+
+    return types.intp(types.intp, types.intp), write
+
+
+@emitted
+def store(context: Any, table: Any, at: Any, value: Any) -> Any:
+    """Write entry ``at`` of a table of integers."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        table, at, value = arguments
+        place = builder.gep(builder.inttoptr(table, table.type.as_pointer()), [at])
+        builder.store(value, place)
+        return codegen.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), write
+
+
+@emitted
+def call_address(context: Any, function: Any, arguments: Any) -> Any:
+    """Call the function at an address on integers."""
+    count = len(arguments)
+
+    def write(codegen: Any, builder: Any, signature: Any, given: Any) -> Any:
+        function, packed = given
+        word = codegen.get_value_type(types.intp)
+        kind = ir.FunctionType(ir.VoidType(), [word] * count).as_pointer()
+        values = [builder.extract_value(packed, at) for at in range(count)]
+        builder.call(builder.inttoptr(function, kind), values)
+        return codegen.get_dummy_value()
+
+    words = types.UniTuple(types.intp, count)  # type: ignore[no-untyped-call]
+    return types.void(types.intp, words), write
 
 
 @compiled

@@ -28,11 +28,13 @@ class Workers:
     """Runs a function on parts of a range; usable from many threads at once.
 
     A caller takes part itself and does what no thread has begun, so it never waits for a free
-    thread. Inside a part everything runs inline: work is split once.
+    thread. Inside a part everything runs inline: work is split once. ``make_room`` is called
+    before threads are needed, for some may be staying awake for work of another kind.
     """
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads or usable_cores()
+        self.make_room: Callable[[], None] | None = None
         self._inside = threading.local()
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
@@ -43,7 +45,7 @@ class Workers:
 
         With several, a thread that is held up leaves some to the others.
         """
-        if self.threads == 1 or getattr(self._inside, "flag", False):
+        if self.threads == 1 or self.is_inside():
             return [(0, total)]
         parts = max(1, min(each * self.threads, total // max(minimum, 1)))
         edges = [total * part // parts for part in range(parts + 1)]
@@ -71,17 +73,29 @@ class Workers:
         if errors:
             raise errors[0]
 
-    def _submitted(self, work: Callable[[], None], most: int) -> list["Future[None]"]:
-        """``work`` given to other threads: to none inside a part, or while they are ended."""
-        futures: list[Future[None]] = []
-        inside = getattr(self._inside, "flag", False)
-        if inside:
-            return futures
+    def is_inside(self) -> bool:
+        """Whether the calling thread is doing a part."""
+        return getattr(self._inside, "flag", False)
+
+    def keep_apart(self) -> None:
+        """Keep the other threads off the core that the caller runs on."""
         self._others.keep_apart()
+
+    def start(self, work: Callable[[], None]) -> "Future[None] | None":
+        """Give ``work`` to another thread; None while they are ended."""
         with suppress(RuntimeError):
-            for _ in range(min(most, self.threads - 1)):
-                futures.append(self._executor().submit(work))
-        return futures
+            return self._executor().submit(work)
+        return None
+
+    def _submitted(self, work: Callable[[], None], most: int) -> list["Future[None]"]:
+        """``work`` given to other threads, to none inside a part."""
+        if self.is_inside():
+            return []
+        if self.make_room is not None:
+            self.make_room()
+        self.keep_apart()
+        given = (self.start(work) for _ in range(min(most, self.threads - 1)))
+        return [future for future in given if future is not None]
 
     def close(self) -> None:
         """End the threads; parts that run are finished first."""
@@ -101,7 +115,7 @@ class Workers:
         self, function: Callable[..., None], left: deque[Part], errors: list[BaseException]
     ) -> None:
         """Run parts, one after the other, until another thread has begun the last one."""
-        before = getattr(self._inside, "flag", False)
+        before = self.is_inside()
         self._inside.flag = True
         for part in _taken(left):
             try:

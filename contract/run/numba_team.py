@@ -1,0 +1,268 @@
+"""Threads that share compiled work without a lock, and watch for more of it for a while.
+
+To wake a thread takes some 50 us where its core sleeps, as long as many a product. One that has
+had a part therefore stays awake for a moment, out of Python: whoever has the next work writes it
+to the thread's seat. The parts are taken one by one, the caller's own among them, so nobody waits
+for a thread that has not begun.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+from llvmlite import binding, ir  # type: ignore[import-untyped]
+from numba.core import types
+
+from contract.run.host_views import Array
+from contract.run.numba_tools import call_address, compiled, emitted, load, store
+from contract.run.workers import Workers
+
+__all__ = ["PART", "Team"]
+
+PART = 4  # integers that the function of a part takes: its arguments' address, begin, end, lane
+
+WATCH = 100e-6  # seconds for which a thread watches its seat
+LOOKS = 1000  # how often it is looked at to find out how long that takes
+PATIENCE = 1 << 16  # looks at a thread that still works, before its core is offered to others
+# A seat, on two lines of its own: what its thread does, the work it has, and what the thread does
+# if that is taken back.
+STATE, WORK, OTHERWISE = range(3)
+SEAT = 16
+# ASLEEP: it has no thread; WAKING: one is on its way; WATCHING: it is there; CLAIMED: by a caller,
+# who is about to write what; GIVEN: there is work; WORKING: it is being done.
+ASLEEP, WAKING, WATCHING, CLAIMED, GIVEN, WORKING = range(6)
+# Work: the next part, the number of parts, what they are parts of, the function, its arguments.
+NEXT, PARTS, TOTAL, FUNCTION, ARGUMENTS = range(5)
+
+
+# --- what several threads read and write ------------------------------------------------------
+
+
+def _place(builder: Any, address: Any, at: Any) -> Any:
+    return builder.gep(builder.inttoptr(address, address.type.as_pointer()), [at])
+
+
+@emitted
+def _seen(context: Any, table: Any, at: Any) -> Any:
+    """Entry ``at`` of a table, with all that was written before it."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load_atomic(_place(builder, *arguments), "acquire", 8)
+
+    return types.intp(types.intp, types.intp), write
+
+
+@emitted
+def _show(context: Any, table: Any, at: Any, value: Any) -> Any:
+    """Write entry ``at`` of a table, after all that was written before."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        table, at, value = arguments
+        builder.store_atomic(value, _place(builder, table, at), "release", 8)
+        return codegen.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), write
+
+
+@emitted
+def _changed(context: Any, table: Any, at: Any, old: Any, new: Any) -> Any:
+    """Whether entry ``at`` was ``old`` and is ``new`` now: of several threads one succeeds."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        table, at, old, new = arguments
+        place = _place(builder, table, at)
+        return builder.extract_value(builder.cmpxchg(place, old, new, "acq_rel", "acquire"), 1)
+
+    return types.boolean(*[types.intp] * 4), write
+
+
+@emitted
+def _counted(context: Any, table: Any, at: Any) -> Any:
+    """Entry ``at``, which is one more afterwards."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = _place(builder, *arguments)
+        return builder.atomic_rmw("add", place, place.type.pointee(1), "acq_rel")
+
+    return types.intp(types.intp, types.intp), write
+
+
+@emitted
+def _pause(context: Any, seat: Any) -> Any:
+    """Let the core do something else for a moment, where it can."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if binding.get_default_triple().startswith("x86"):
+            kind = ir.FunctionType(ir.VoidType(), [])
+            hint = builder.module.declare_intrinsic("llvm.x86.sse2.pause", fnty=kind)
+            builder.call(hint, [])
+        return codegen.get_dummy_value()
+
+    return types.void(types.intp), write
+
+
+# --- the threads ------------------------------------------------------------------------------
+
+
+@compiled
+def _work(work: int, lane: int) -> None:
+    """One part after the other until all are taken."""
+    parts, total, function = load(work, PARTS), load(work, TOTAL), load(work, FUNCTION)
+    arguments = work + 8 * ARGUMENTS
+    part = _counted(work, NEXT)
+    while part < parts:
+        begin, end = total * part // parts, total * (part + 1) // parts
+        call_address(function, (arguments, begin, end, lane))
+        part = _counted(work, NEXT)
+
+
+@compiled
+def _serve(seat: int, lane: int, looks: int) -> None:
+    """A thread at its seat: it works when it is given work, and leaves after so many looks."""
+    _changed(seat, STATE, WAKING, WATCHING)
+    left = looks
+    while True:
+        state = _seen(seat, STATE)
+        if state == GIVEN and _changed(seat, STATE, GIVEN, WORKING):
+            _work(load(seat, WORK), lane)
+            _show(seat, WORK, 0)
+            _show(seat, STATE, WATCHING)
+            left = looks
+        elif state == ASLEEP or (left <= 0 and _changed(seat, STATE, WATCHING, ASLEEP)):
+            return
+        left -= 1
+        _pause(seat)
+
+
+@compiled
+def _dismiss(seats: int, count: int) -> None:
+    """Send the threads away that watch their seats."""
+    for at in range(count):
+        _changed(seats + 8 * SEAT * at, STATE, WATCHING, ASLEEP)
+
+
+@compiled
+def _give(seats: int, count: int, work: int, wakes: bool) -> int:
+    """Give work to the threads that are awake, or also to others; how many have to be woken."""
+    asleep = 0
+    for at in range(count):
+        seat = seats + 8 * SEAT * at
+        for before in (WATCHING, WAKING, ASLEEP):
+            if (before == ASLEEP and not wakes) or not _changed(seat, STATE, before, CLAIMED):
+                continue
+            store(seat, OTHERWISE, before)
+            _show(seat, WORK, work)
+            _show(seat, STATE, GIVEN)
+            asleep += 1 if before == ASLEEP else 0
+            break
+    return asleep
+
+
+@compiled
+def _finish(seats: int, count: int, work: int) -> bool:
+    """Take back what no thread has begun; whether nobody works any more."""
+    looks = PATIENCE
+    for at in range(count):
+        seat = seats + 8 * SEAT * at
+        if _seen(seat, WORK) == work and _changed(seat, STATE, GIVEN, CLAIMED):
+            _show(seat, WORK, 0)
+            _show(seat, STATE, load(seat, OTHERWISE))
+        while _seen(seat, WORK) == work:
+            if looks <= 0:
+                return False
+            looks -= 1
+            _pause(seat)
+    return True
+
+
+@compiled
+def _begin(seats: int, count: int, work: Array, wakes: bool) -> int:
+    """The whole work, unless threads have to be woken: then how many, and it is only given."""
+    address: int = work.ctypes.data
+    asleep = _give(seats, count, address, wakes)
+    if asleep > 0:
+        return asleep
+    _work(address, 0)
+    return 0 if _finish(seats, count, address) else -1
+
+
+@compiled
+def _lead(seats: int, count: int, work: Array) -> bool:
+    """The caller's parts, and what is left; whether nobody works any more."""
+    address: int = work.ctypes.data
+    _work(address, 0)
+    return _finish(seats, count, address)
+
+
+class Team:
+    """The threads of ``workers`` for compiled work; usable from many threads at once."""
+
+    def __init__(self, workers: Workers) -> None:
+        self.workers = workers
+        self._count = workers.threads - 1
+        memory = np.zeros((self._count + 2) * SEAT, np.int64)
+        skipped = -memory.ctypes.data // 8 % SEAT
+        self._seats = memory[skipped:][: (self._count + 1) * SEAT].reshape(-1, SEAT)
+        self._first: int = self._seats.ctypes.data
+        self._looks = self._looks_for(WATCH)
+        workers.make_room = self._dismiss
+
+    def run(
+        self, function: int, arguments: Sequence[int], total: int, parts: int, wakes: bool = True
+    ) -> None:
+        """function(arguments, begin, end, lane) for parts of range(total), each on one thread.
+
+        The function is given by its address, as the arguments' table is to it. Those that run at
+        the same time have different lanes: 0 is the caller's, others are below the number of
+        threads and of parts. With ``wakes`` threads that sleep take part; the rest does if awake.
+        """
+        count = 0 if self.workers.is_inside() else min(self._count, parts - 1)
+        work = np.array([0, parts, total, function, *arguments], np.int64)
+        if count:
+            self.workers.keep_apart()
+        state = _begin(self._first, count, work, wakes)
+        if state == 0:
+            return
+        try:
+            if state > 0:
+                self._wake(count, work)
+        finally:
+            self._end(count, work)
+
+    def _end(self, count: int, work: Array) -> None:
+        """Finish what is begun, even if somebody interrupts: threads use the caller's memory."""
+        interrupted: KeyboardInterrupt | None = None
+        done = False
+        while not done:
+            try:
+                done = _lead(self._first, count, work)
+                sleep(0)  # a thread that still works may be waiting for this core
+            except KeyboardInterrupt as error:
+                interrupted = error
+        if interrupted is not None:
+            raise interrupted
+
+    def _wake(self, count: int, work: Array) -> None:
+        """A thread for each seat that has this work and no thread yet."""
+        seats, address = self._seats[:count], work.ctypes.data
+        for at in np.flatnonzero((seats[:, WORK] == address) & (seats[:, OTHERWISE] == ASLEEP)):
+            if self.workers.start(partial(self._sit, int(at))) is not None:
+                seats[at, OTHERWISE] = WAKING
+
+    def _sit(self, at: int) -> None:
+        _serve(self._first + 8 * SEAT * at, at + 1, self._looks)
+
+    def _dismiss(self) -> None:
+        _dismiss(self._first, self._count)
+
+    def _looks_for(self, seconds: float) -> int:
+        """How often a thread looks at its seat in so many seconds."""
+        spent = []
+        for _ in range(3):
+            self._seats[0, STATE] = WAKING
+            begin = perf_counter()
+            _serve(self._first, 0, LOOKS)
+            spent.append(perf_counter() - begin)
+        return int(LOOKS * seconds / min(spent))
