@@ -36,6 +36,7 @@ SLOW = 6.0  # times the best prediction: candidates beyond tell nothing about ch
 CONSTANTS = (
     "call",
     "memory_bandwidth",
+    "near_bandwidth",
     "jump",
     "blas_flops.double",
     "blas_flops.single",

@@ -1,4 +1,4 @@
-"""Holds BLAS to one thread while our own threads call it, one panel each."""
+"""The BLAS that NumPy calls: held to one thread while our own threads call it, and its kernels."""
 
 import threading
 from collections.abc import Iterator
@@ -30,6 +30,12 @@ class BlasThreads:
             yield
         finally:
             self._leave()
+
+    @property
+    def kernels(self) -> str:
+        """The processors whose kernels it uses, as OpenBLAS and BLIS tell: "Haswell"; else ""."""
+        found = (getattr(library, "architecture", None) for library in self._libraries)
+        return " ".join(sorted({name for name in found if name}))
 
     def _enter(self) -> None:
         with self._lock:

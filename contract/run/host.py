@@ -17,7 +17,7 @@ from contract.cache_files import Identity, dumped, hashed
 from contract.calibration_files import calibration_path, read_calibration
 from contract.descriptors import TensorDescriptor
 from contract.errors import CacheFileError
-from contract.heuristics import COMPILED, HOST, Cpu
+from contract.heuristics import COMPILED, HOST, NARROW_BLAS, Cpu
 from contract.layout import offset_bounds, packed_strides, span
 from contract.logging import Ranges
 from contract.plan import (
@@ -36,6 +36,7 @@ from contract.plan import (
     step_text,
 )
 from contract.run.arrays import Arrays
+from contract.run.blas_threads import blas_threads
 from contract.run.executor import Footprint, Loaded, inside_range
 from contract.run.host_arrays import HostArrays
 from contract.run.host_elementwise import prepare_elementwise, prepare_permute
@@ -54,7 +55,7 @@ from contract.run.host_tiles import prepare_tiles
 from contract.run.host_views import Array
 from contract.run.kernel_families import family_name, load_kernels
 from contract.run.memory import NOTHING, MemoryPool
-from contract.run.processor import processor_name
+from contract.run.processor import has_wide_vectors, processor_name
 from contract.run.progress import counted
 from contract.run.steps import Memory, Prepared, Run, Scalars
 from contract.run.workers import Workers
@@ -62,6 +63,7 @@ from contract.workspace import rounded
 
 __all__ = ["HostExecutor", "LoadedPlan"]
 
+NARROW_KERNELS = frozenset({"Haswell", "Zen"})  # OpenBLAS's for vectors of 256 bits
 LONG_PATH = 16  # steps; only so many are worth a look at whether somebody waits for them
 
 
@@ -214,15 +216,19 @@ class HostExecutor:
             found = None
         return self.built_in if found is None else found
 
-    @property
+    @cached_property
     def built_in(self) -> Cpu:
         """The model of the processor as the library has it."""
-        return HOST if family_name(self._family) == "numpy" else COMPILED
+        if family_name(self._family) == "numpy":
+            return HOST
+        is_narrow = blas_threads().kernels in NARROW_KERNELS and has_wide_vectors()
+        return NARROW_BLAS if is_narrow else COMPILED
 
     @property
     def processor(self) -> Identity:
-        """The processor, its architecture with the family of kernels, and the threads."""
-        kind = f"{platform.machine()}, {family_name(self._family)}"
+        """The processor, its architecture with the families of kernels, and the threads."""
+        blas = f"BLAS {blas_threads().kernels}".strip()
+        kind = f"{platform.machine()}, {family_name(self._family)}, {blas}"
         return Identity(processor_name(), kind, self.workers.threads)
 
     @property
