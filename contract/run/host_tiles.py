@@ -96,6 +96,7 @@ class _TileProduct:
         work = _work(step)
         self.wakes = work >= 2 * WAKING_WORK
         self.minimum = ceil(THREAD_WORK * self.total * self.sums / max(work, 1))
+        self.edges = self._edges()
         self.packed, self.count = self._packed_strides()
         strides = self.packed if self.sums > 1 else [loop.d for loop in step.loops]
         self.plan = self._plan(strides)
@@ -124,10 +125,8 @@ class _TileProduct:
         """Every partial sum of all boxes, in parts for the threads."""
         room = address(cutter.memory) + cutter.at
         boxes = self.total, self.each, self.boxes[Kind.K]
-        total = self.total * self.sums
-        parts = self.workers.parts(total, self.minimum)
         given = *given, room, self.lane.bytes, *boxes
-        self.multiply(self.plan, given, total, parts, self.wakes)
+        self.multiply(self.plan, given, self.edges, self.wakes)
 
     def _filled(self, arrays: Sequence[Array], scalars: Scalars, memory: Memory) -> bool:
         """Whether D holds beta * op(C) now, to which the product is added."""
@@ -159,6 +158,19 @@ class _TileProduct:
         sums = self.sums * self.count * self.dtype.itemsize if self.sums > 1 else 0
         lanes = self.workers.parts(self.total * self.sums, self.minimum)
         return rounded(sums) + lanes * self.lane.bytes
+
+    def _edges(self) -> Array:
+        """Where the threads' shares of all boxes begin and end: equal work, not equal numbers."""
+        parts = self.workers.parts(self.total * self.sums, self.minimum)
+        if parts == 1:
+            return np.array([0, self.total * self.sums], np.int64)
+        batch, n, m, k = (_sizes(self.loops[kind]) for kind in (Kind.BATCH, Kind.N, Kind.M, Kind.K))
+        of_d = (batch[:, None, None] * n[:, None] * m).ravel()
+        depths = np.add.reduceat(k, range(0, k.size, self.each))
+        done = np.cumsum(depths[:, None] * of_d)
+        shares = done[-1] * np.arange(1, parts) / parts
+        nearest = np.searchsorted(done + done[0] / 2, shares) + 1
+        return np.array([0, *nearest, done.size], np.int64)
 
     def _lane(self) -> _Lane:
         size, shape = self.dtype.itemsize, self.shape
@@ -235,6 +247,15 @@ def _even(loops: Mapping[Kind, Sequence[tuple[Loop, int]]], threads: int) -> lis
             if even:
                 return [*rows[:at], (loop, smaller), *rows[at + 1 :]]
     return rows
+
+
+def _sizes(rows: Sequence[tuple[Loop, int]]) -> Array:
+    """The places of every box along these loops, the first of which is the fastest."""
+    sizes = np.ones(1)
+    for loop, block in rows:
+        pieces = np.minimum(block, loop.extent - np.arange(0, loop.extent, block))
+        sizes = (pieces[:, None] * sizes).ravel()
+    return sizes
 
 
 def _pieces(row: tuple[Loop, int]) -> int:

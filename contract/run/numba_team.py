@@ -1,11 +1,12 @@
 """Threads that share compiled work without a lock, and watch for more of it for a while.
 
-To wake a thread takes some 50 us where its core sleeps, as long as many a product. One that has
-had a part therefore stays awake for a moment, out of Python: whoever has the next work writes it
-to the thread's seat. The parts are taken one by one, the caller's own among them, so nobody waits
-for a thread that has not begun.
+To wake a thread takes some 50 us where its core sleeps, as long as many a product, and to wait for
+Python's lock may take as much. One that has had a part therefore stays where it is, out of Python,
+awake for a moment: whoever has the next work writes it to the thread's seat. The parts are taken
+one by one, the caller's own among them, so nobody waits for a thread that has not begun.
 """
 
+import ctypes
 from collections.abc import Sequence
 from functools import partial
 from time import perf_counter, sleep
@@ -23,16 +24,20 @@ __all__ = ["PART", "Team"]
 
 PART = 4  # integers that the function of a part takes: its arguments' address, begin, end, lane
 
-WATCH = 100e-6  # seconds for which a thread watches its seat
+WATCH = 100e-6  # seconds for which a thread watches its seat,
+DOZE = 50_000_000  # and nanoseconds for which it then waits to be called before it leaves
 LOOKS = 1000  # how often it is looked at to find out how long that takes
 PATIENCE = 1 << 16  # looks at a thread that still works, before its core is offered to others
-# A seat, on two lines of its own: what its thread does, the work it has, and what the thread does
-# if that is taken back.
+# A seat, on lines of its own: what its thread does, the work it has, and what the thread does if
+# that is taken back; further on a time, and what the system needs to let the thread wait.
 STATE, WORK, OTHERWISE = range(3)
-SEAT = 16
-# ASLEEP: it has no thread; WAKING: one is on its way; WATCHING: it is there; CLAIMED: by a caller,
-# who is about to write what; GIVEN: there is work; WORKING: it is being done.
-ASLEEP, WAKING, WATCHING, CLAIMED, GIVEN, WORKING = range(6)
+TIME, MUTEX, CONDITION = 16, 32, 64
+SEAT = 96
+# EMPTY: it has no thread; WAKING: one is on its way; DOZING: it waits to be called; WATCHING: it is
+# awake; CLAIMED: by a caller, who is about to write what; GIVEN: there is work; WORKING: it is
+# being done.
+EMPTY, WAKING, DOZING, WATCHING, CLAIMED, GIVEN, WORKING = range(7)
+LINE = 16  # integers: two lines of the cache, which some processors fetch together
 # Work: the next part, the number of parts, what they are parts of, the function, its arguments.
 NEXT, PARTS, TOTAL, FUNCTION, ARGUMENTS = range(5)
 
@@ -119,8 +124,8 @@ def _work(work: int, lane: int) -> None:
 
 
 @compiled
-def _serve(seat: int, lane: int, looks: int) -> None:
-    """A thread at its seat: it works when it is given work, and leaves after so many looks."""
+def _serve(seat: int, lane: int, looks: int, system: int) -> None:
+    """A thread at its seat: it works when it is given work, and leaves when there was none."""
     _changed(seat, STATE, WAKING, WATCHING)
     left = looks
     while True:
@@ -130,34 +135,67 @@ def _serve(seat: int, lane: int, looks: int) -> None:
             _show(seat, WORK, 0)
             _show(seat, STATE, WATCHING)
             left = looks
-        elif state == ASLEEP or (left <= 0 and _changed(seat, STATE, WATCHING, ASLEEP)):
+        elif state == EMPTY:
             return
+        elif left <= 0 and _changed(seat, STATE, WATCHING, DOZING):
+            if system != 0:
+                _doze(seat, system)
+            _changed(seat, STATE, DOZING, EMPTY)
+            left = looks
         left -= 1
         _pause(seat)
 
 
 @compiled
-def _dismiss(seats: int, count: int) -> None:
-    """Send the threads away that watch their seats."""
-    for at in range(count):
-        _changed(seats + 8 * SEAT * at, STATE, WATCHING, ASLEEP)
+def _doze(seat: int, system: int) -> None:
+    """Wait until somebody has called, for DOZE at most."""
+    time, mutex, condition = seat + 8 * TIME, seat + 8 * MUTEX, seat + 8 * CONDITION
+    call_address(load(system, CLOCK), (0, time))
+    end = load(time, 1) + DOZE
+    store(time, 0, load(time, 0) + end // 1_000_000_000)
+    store(time, 1, end % 1_000_000_000)
+    call_address(load(system, LOCK), (mutex,))
+    if _seen(seat, STATE) == DOZING:
+        call_address(load(system, WAIT), (condition, mutex, time))
+    call_address(load(system, UNLOCK), (mutex,))
 
 
 @compiled
-def _give(seats: int, count: int, work: int, wakes: bool) -> int:
-    """Give work to the threads that are awake, or also to others; how many have to be woken."""
-    asleep = 0
+def _call(seat: int, system: int) -> None:
+    """Wake a thread that dozes, or is about to."""
+    call_address(load(system, LOCK), (seat + 8 * MUTEX,))
+    call_address(load(system, SIGNAL), (seat + 8 * CONDITION,))
+    call_address(load(system, UNLOCK), (seat + 8 * MUTEX,))
+
+
+@compiled
+def _dismiss(seats: int, count: int, system: int) -> None:
+    """Send the threads away that have nothing to do."""
     for at in range(count):
         seat = seats + 8 * SEAT * at
-        for before in (WATCHING, WAKING, ASLEEP):
-            if (before == ASLEEP and not wakes) or not _changed(seat, STATE, before, CLAIMED):
+        if not _changed(seat, STATE, WATCHING, EMPTY) and _changed(seat, STATE, DOZING, EMPTY):
+            _call(seat, system)
+
+
+@compiled
+def _give(seats: int, count: int, work: int, system: int, wakes: bool) -> int:
+    """Give work to the threads that are awake, or also to others; how many seats are empty."""
+    empty = 0
+    for at in range(count):
+        seat = seats + 8 * SEAT * at
+        for before in (WATCHING, WAKING, DOZING, EMPTY):
+            if (before in (DOZING, EMPTY) and not wakes) or not _changed(
+                seat, STATE, before, CLAIMED
+            ):
                 continue
-            store(seat, OTHERWISE, before)
+            store(seat, OTHERWISE, WATCHING if before == DOZING else before)
             _show(seat, WORK, work)
             _show(seat, STATE, GIVEN)
-            asleep += 1 if before == ASLEEP else 0
+            if before == DOZING:
+                _call(seat, system)
+            empty += 1 if before == EMPTY else 0
             break
-    return asleep
+    return empty
 
 
 @compiled
@@ -178,12 +216,12 @@ def _finish(seats: int, count: int, work: int) -> bool:
 
 
 @compiled
-def _begin(seats: int, count: int, work: Array, wakes: bool) -> int:
-    """The whole work, unless threads have to be woken: then how many, and it is only given."""
+def _begin(seats: int, count: int, work: Array, system: int, wakes: bool) -> int:
+    """The whole work, unless seats are empty: then how many, and it is only given."""
     address: int = work.ctypes.data
-    asleep = _give(seats, count, address, wakes)
-    if asleep > 0:
-        return asleep
+    empty = _give(seats, count, address, system, wakes)
+    if empty > 0:
+        return empty
     _work(address, 0)
     return 0 if _finish(seats, count, address) else -1
 
@@ -196,16 +234,49 @@ def _lead(seats: int, count: int, work: Array) -> bool:
     return _finish(seats, count, address)
 
 
+# What the system has to let threads wait: the clock, then what locks, waits, calls and unlocks.
+CLOCK, LOCK, WAIT, SIGNAL, UNLOCK = range(5)
+_NAMES = (
+    "clock_gettime",
+    "pthread_mutex_lock",
+    "pthread_cond_timedwait",
+    "pthread_cond_signal",
+    "pthread_mutex_unlock",
+)
+
+
+def _functions() -> Array:
+    """The addresses of these functions; none on a system without them."""
+    try:
+        library = ctypes.CDLL(None)
+        found = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in _NAMES]
+    except (AttributeError, OSError, TypeError):
+        found = []
+    return np.array(found, np.int64)
+
+
+def _prepare(seat: Array) -> None:
+    """Make the mutex and the condition of a seat."""
+    library = ctypes.CDLL(None)
+    library.pthread_mutex_init(ctypes.c_void_p(seat[MUTEX:].ctypes.data), None)
+    library.pthread_cond_init(ctypes.c_void_p(seat[CONDITION:].ctypes.data), None)
+
+
 class Team:
     """The threads of ``workers`` for compiled work; usable from many threads at once."""
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
         self._count = workers.threads - 1
-        memory = np.zeros((self._count + 2) * SEAT, np.int64)
-        skipped = -memory.ctypes.data // 8 % SEAT
-        self._seats = memory[skipped:][: (self._count + 1) * SEAT].reshape(-1, SEAT)
+        seats = self._count + 1  # and one to measure with
+        memory = np.zeros((seats + 1) * SEAT, np.int64)
+        skipped = -(memory.ctypes.data // 8) % LINE
+        self._seats = memory[skipped:][: seats * SEAT].reshape(-1, SEAT)
         self._first: int = self._seats.ctypes.data
+        self._functions = _functions()
+        self._system: int = self._functions.ctypes.data if self._functions.size else 0
+        for at in range(seats) if self._system else ():
+            _prepare(self._seats[at])
         self._looks = self._looks_for(WATCH)
         workers.make_room = self._dismiss
 
@@ -222,7 +293,7 @@ class Team:
         work = np.array([0, parts, total, function, *arguments], np.int64)
         if count:
             self.workers.keep_apart()
-        state = _begin(self._first, count, work, wakes)
+        state = _begin(self._first, count, work, self._system, wakes)
         if state == 0:
             return
         try:
@@ -247,15 +318,15 @@ class Team:
     def _wake(self, count: int, work: Array) -> None:
         """A thread for each seat that has this work and no thread yet."""
         seats, address = self._seats[:count], work.ctypes.data
-        for at in np.flatnonzero((seats[:, WORK] == address) & (seats[:, OTHERWISE] == ASLEEP)):
+        for at in np.flatnonzero((seats[:, WORK] == address) & (seats[:, OTHERWISE] == EMPTY)):
             if self.workers.start(partial(self._sit, int(at))) is not None:
                 seats[at, OTHERWISE] = WAKING
 
     def _sit(self, at: int) -> None:
-        _serve(self._first + 8 * SEAT * at, at + 1, self._looks)
+        _serve(self._first + 8 * SEAT * at, at + 1, self._looks, self._system)
 
     def _dismiss(self) -> None:
-        _dismiss(self._first, self._count)
+        _dismiss(self._first, self._count, self._system)
 
     def _looks_for(self, seconds: float) -> int:
         """How often a thread looks at its seat in so many seconds."""
@@ -263,6 +334,6 @@ class Team:
         for _ in range(3):
             self._seats[0, STATE] = WAKING
             begin = perf_counter()
-            _serve(self._first, 0, LOOKS)
+            _serve(self._first, 0, LOOKS, 0)
             spent.append(perf_counter() - begin)
         return int(LOOKS * seconds / min(spent))

@@ -17,7 +17,7 @@ import numpy as np
 from numba import carray  # type: ignore[attr-defined]
 
 from contract.run.host_kernels import BoxKernel
-from contract.run.host_views import Array
+from contract.run.host_views import Array, address
 from contract.run.numba_team import PART as PART_ARGUMENTS
 from contract.run.numba_team import Team
 from contract.run.numba_tile_code import (
@@ -640,21 +640,21 @@ def _multiply_boxes(
         at = stop
 
 
-# What the parts of a product share: the addresses of its plan and its kernels, and the size of the
-# former; the addresses of A, B and D, and the bytes from one partial sum in D to the next; whether
-# D is added to, and alpha's address; the memory of the threads, and the bytes of one; boxes of D,
-# boxes of k in a partial sum, and all boxes of k.
-PLAN, KERNELS, PLAN_SIZE, A, B, D, APART_SUMS, ADDS, ALPHA, ROOM, LANE = range(11)
-BOXES_D, BOXES_SUM, BOXES_K = range(11, 14)
+# What the parts of a product have: the addresses of its plan, of its kernels, and of where shares
+# of boxes begin and end, and the size of the first; the addresses of A, B and D, and the bytes from
+# one partial sum in D to the next; whether D is added to, and alpha's address; the memory of the
+# threads, and the bytes of one; boxes of D, boxes of k in a partial sum, and all boxes of k.
+PLAN, KERNELS, EDGES, PLAN_SIZE, A, B, D, APART_SUMS, ADDS, ALPHA, ROOM, LANE = range(12)
+BOXES_D, BOXES_SUM, BOXES_K = range(12, 15)
 
 
 def _part(table: int, begin: int, end: int, lane: int) -> None:
-    """Boxes begin..end of all partial sums, by one thread."""
+    """Shares begin..end of the boxes of all partial sums, by one thread."""
     given = carray(integers(table), BOXES_K + 1)
     plan = carray(integers(given[PLAN]), given[PLAN_SIZE])
     kernels = carray(integers(given[KERNELS]), (3, ENTRIES))
     room, boxes, each = given[ROOM] + lane * given[LANE], given[BOXES_D], given[BOXES_SUM]
-    at = begin
+    at, end = load(given[EDGES], begin), load(given[EDGES], end)
     while at < end:
         sum_ = at // boxes
         first, left = sum_ * boxes, sum_ * each
@@ -691,10 +691,10 @@ def multiply_boxes(
     def kernels() -> Array:
         return _kernels(a, b, dtype)
 
-    def run(plan: Array, given: Sequence[int], total: int, parts: int, wakes: bool) -> None:
-        table = kernels()
-        places = plan.ctypes.data, table.ctypes.data, plan.size
-        team.run(_part_address(), (*places, *given), total, parts, wakes)
+    def run(plan: Array, given: Sequence[int], edges: Array, wakes: bool) -> None:
+        places = address(plan), address(kernels()), address(edges), plan.size
+        shares = edges.size - 1
+        team.run(_part_address(), (*places, *given), shares, shares, wakes)
 
     return run
 
