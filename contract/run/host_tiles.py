@@ -100,6 +100,8 @@ class _TileProduct:
         self.packed, self.count = self._packed_strides()
         strides = self.packed if self.sums > 1 else [loop.d for loop in step.loops]
         self.plan = self._plan(strides)
+        arrays = address(self.plan), address(self.edges), self.plan.size
+        self.fixed = *arrays, self.lane.bytes, self.total, self.each, self.boxes[Kind.K]
 
     def __call__(self, arrays: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         """Run the product on the plan's arrays."""
@@ -122,11 +124,9 @@ class _TileProduct:
         self._write(sums[0], out, adds)
 
     def _multiply(self, given: Sequence[int], cutter: Cutter) -> None:
-        """Every partial sum of all boxes, in parts for the threads."""
+        """Every partial sum of all boxes, shared by the threads."""
         room = address(cutter.memory) + cutter.at
-        boxes = self.total, self.each, self.boxes[Kind.K]
-        given = *given, room, self.lane.bytes, *boxes
-        self.multiply(self.plan, given, self.edges, self.wakes)
+        self.multiply((*self.fixed, room, *given), self.edges.size - 1, self.wakes)
 
     def _filled(self, arrays: Sequence[Array], scalars: Scalars, memory: Memory) -> bool:
         """Whether D holds beta * op(C) now, to which the product is added."""

@@ -640,17 +640,17 @@ def _multiply_boxes(
         at = stop
 
 
-# What the parts of a product have: the addresses of its plan, of its kernels, and of where shares
-# of boxes begin and end, and the size of the first; the addresses of A, B and D, and the bytes from
-# one partial sum in D to the next; whether D is added to, and alpha's address; the memory of the
-# threads, and the bytes of one; boxes of D, boxes of k in a partial sum, and all boxes of k.
-PLAN, KERNELS, EDGES, PLAN_SIZE, A, B, D, APART_SUMS, ADDS, ALPHA, ROOM, LANE = range(12)
-BOXES_D, BOXES_SUM, BOXES_K = range(12, 15)
+# What a product is: the address of its kernels; those of its plan and of where the shares of boxes
+# begin and end, and the size of the former; bytes of a thread's memory; boxes of D, boxes of k in a
+# partial sum, and all boxes of k; the threads' memory; the addresses of A, B and D, and the bytes
+# from one partial sum in D to the next; whether D is added to, and alpha's address.
+KERNELS, PLAN, EDGES, PLAN_SIZE, LANE, BOXES_D, BOXES_SUM, BOXES_K = range(8)
+ROOM, A, B, D, APART_SUMS, ADDS, ALPHA = range(8, 15)
 
 
 def _part(table: int, begin: int, end: int, lane: int) -> None:
     """Shares begin..end of the boxes of all partial sums, by one thread."""
-    given = carray(integers(table), BOXES_K + 1)
+    given = carray(integers(table), ALPHA + 1)
     plan = carray(integers(given[PLAN]), given[PLAN_SIZE])
     kernels = carray(integers(given[KERNELS]), (3, ENTRIES))
     room, boxes, each = given[ROOM] + lane * given[LANE], given[BOXES_D], given[BOXES_SUM]
@@ -688,13 +688,12 @@ def multiply_boxes(
     """The function for operands of such types; what it needs is compiled when it is called."""
 
     @cache
-    def kernels() -> Array:
-        return _kernels(a, b, dtype)
+    def kernels() -> tuple[Array, int]:
+        table = _kernels(a, b, dtype)
+        return table, address(table)
 
-    def run(plan: Array, given: Sequence[int], edges: Array, wakes: bool) -> None:
-        places = address(plan), address(kernels()), address(edges), plan.size
-        shares = edges.size - 1
-        team.run(_part_address(), (*places, *given), shares, shares, wakes)
+    def run(given: Sequence[int], shares: int, wakes: bool) -> None:
+        team.run(_part_address(), (kernels()[1], *given), shares, shares, wakes)
 
     return run
 
