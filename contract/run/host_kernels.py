@@ -31,7 +31,7 @@ __all__ = [
 CopyKernel = Callable[[Array, int, Array, int], None]
 ProductKernel = Callable[[Array, int, Array, int, Array, int], None]
 MatmulKernel = Callable[[Array, Array, Array], None]
-# what a product is, as run.numba_tiles says; shares of its boxes; whether threads are woken for them
+# What a product is, as run.numba_tiles says; shares of its boxes; whether threads are woken.
 BoxKernel = Callable[[Sequence[int], int, bool], None]
 Combination = Callable[[Sequence[int]], None]  # the addresses of the operands and the target
 LoopRow = tuple[str, int, tuple[int, int, int]]  # kind, extent, strides in a, b, d

@@ -25,13 +25,15 @@ from contract.run.host_kernels import CopyKernel, HostKernels, flatten
 from contract.run.host_operators import add_scaled, apply_operator, spare_elements
 from contract.run.host_views import Array, compact_strides, strided
 from contract.run.memory import Cutter
-from contract.run.steps import Memory, Prepared, Scalars, share
+from contract.run.steps import Memory, Prepared, Scalars, product_work, share
 from contract.run.workers import Workers
 from contract.workspace import rounded
 
 __all__ = ["prepare_panels"]
 
 Name = Literal["a", "b", "d", "c"]
+
+THREAD_WORK = 1 << 23  # of steps.product_work, worth a thread that has to be woken
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ class _PanelProduct:
         self.matmul = kernels.matmul(step.dtype)
         self.sums = tuple(_sums(step.loops, self.panels))
         self.jobs = [(at, part) for at, sum_ in enumerate(self.sums) for part in range(len(sum_))]
+        self.minimum = ceil(THREAD_WORK * len(self.jobs) / max(product_work(step), 1))
         shapes = {block.extents for sum_ in self.sums for chain in sum_ for block in chain}
         self.side: Callable[[Name, tuple[int, ...]], _Side] = cache(self._side)
         self.variants = {extents: self._variant(extents) for extents in sorted(shapes)}
@@ -178,7 +181,7 @@ class _PanelProduct:
         rest = memory.workspace[cutter.at :]
         # Whether BLAS has its threads depends on the plan, not on ours: so do its bits.
         with blas_threads().single() if len(jobs) > 1 else nullcontext():
-            share(self.workers, len(jobs), 1, rest, self.lane_bytes, run)
+            share(self.workers, len(jobs), self.minimum, rest, self.lane_bytes, run)
         if partial is not None:
             lane = self._lane(a, b, Cutter(rest))
             for sum_, panels in zip(self.sums, partial, strict=True):
@@ -192,7 +195,7 @@ class _PanelProduct:
     @property
     def workspace(self) -> int:
         """Bytes of panels that one call needs."""
-        lanes = self.workers.parts(len(self.jobs), 1) * self.lane_bytes
+        lanes = self.workers.parts(len(self.jobs), self.minimum) * self.lane_bytes
         shared = [self.size_a] * self.whole_a + [self.size_b] * self.whole_b
         shared += [self.size_d] * (len(self.jobs) if self.panels.splits > 1 else 0)
         return lanes + self._bytes(shared)
@@ -203,7 +206,7 @@ class _PanelProduct:
         if self.dtype.kind not in "iub":
             return 0
         block = max(prod(variant.b.shape) for variant in self.variants.values())
-        return self.workers.parts(len(self.jobs), 1) * block * self.dtype.itemsize
+        return self.workers.parts(len(self.jobs), self.minimum) * block * self.dtype.itemsize
 
     @cached_property
     def lane_sizes(self) -> tuple[int, int, int, int, int, int]:

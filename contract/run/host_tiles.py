@@ -12,15 +12,14 @@ from contract.plan import Gett, Kind, Loop, Plan
 from contract.run.host_kernels import BoxKernel, HostKernels, TileShape, strided_view
 from contract.run.host_views import Array, address, compact_strides
 from contract.run.memory import Cutter
-from contract.run.steps import Memory, Prepared, Scalars
+from contract.run.steps import Memory, Prepared, Scalars, product_work
 from contract.run.workers import Workers
 from contract.tile_boxes import SQUARE
 from contract.workspace import rounded
 
 __all__ = ["prepare_tiles"]
 
-ELEMENT_WORK = 32  # FLOPs that take as long as packing or writing an element
-THREAD_WORK = 1 << 18  # FLOPs worth a thread that is awake,
+THREAD_WORK = 1 << 20  # of steps.product_work, worth a thread that is awake,
 WAKING_WORK = 1 << 22  # and one that has to be woken
 # Tables of a thread: a tile's columns, places in two operands of m, n and k, two of panels, a
 # tile's rows, and places of batches in three operands.
@@ -93,7 +92,7 @@ class _TileProduct:
         self.lane = self._lane()
         self.each = ceil(self.boxes[Kind.K] / self.tiles.splits)  # boxes along k of a partial sum
         self.sums = ceil(self.boxes[Kind.K] / self.each)
-        work = _work(step)
+        work = product_work(step)
         self.wakes = work >= 2 * WAKING_WORK
         self.minimum = ceil(THREAD_WORK * self.total * self.sums / max(work, 1))
         self.edges = self._edges()
@@ -220,14 +219,6 @@ def _ordered(step: Gett, kind: Kind) -> list[tuple[Loop, int]]:
     assert tiles is not None
     order = {Kind.M: tiles.m, Kind.N: tiles.n, Kind.K: tiles.k, Kind.BATCH: tiles.batch}[kind]
     return [(step.loops[at], tiles.blocks[at]) for at in order]
-
-
-def _work(step: Gett) -> int:
-    """What a product takes, in FLOPs."""
-    flops = 2 * step.extent(*Kind) * (4 if step.dtype.startswith("complex") else 1)
-    operands = ((Kind.M, Kind.K), (Kind.K, Kind.N), (Kind.M, Kind.N))
-    moved = sum(step.extent(Kind.BATCH, *kinds) for kinds in operands)
-    return flops + ELEMENT_WORK * moved
 
 
 def _even(loops: Mapping[Kind, Sequence[tuple[Loop, int]]], threads: int) -> list[tuple[Loop, int]]:

@@ -40,7 +40,7 @@ MOST_SUMMED = 1 << 16  # entries of the offset tables of a direct product
 AXPY_EXTENT = 16  # from here on vectors along d beat sums along k that lie as near
 PIECE = 1 << 11  # elements of d that stay in cache while all of k is added to them
 SHARED_BYTES = 1 << 16  # of a copy worth a thread that is awake
-SHARED_WORK = 1 << 16  # multiply-adds worth a thread
+SHARED_WORK = 1 << 18  # multiply-adds worth a thread
 PARTS = 4  # for each thread
 
 

@@ -5,12 +5,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from contract.compute import is_complex
+from contract.plan import Gett, Kind
 from contract.run.executor import Scalars
 from contract.run.host_views import Array
 from contract.run.memory import Cutter
 from contract.run.workers import Workers
 
-__all__ = ["Memory", "Prepared", "Run", "Scalars", "share"]
+__all__ = ["Memory", "Prepared", "Run", "Scalars", "product_work", "share"]
+
+
+ELEMENT_WORK = 32  # operations that take as long as packing or writing an element
 
 
 class Memory(NamedTuple):
@@ -35,6 +40,14 @@ class Prepared:
     workspace: int = 0
     tiles: int = 0
     own: int = 0
+
+
+def product_work(step: Gett) -> int:
+    """What a product takes, in floating-point operations."""
+    flops = 2 * step.extent(*Kind) * (4 if is_complex(step.dtype) else 1)
+    operands = ((Kind.M, Kind.K), (Kind.K, Kind.N), (Kind.M, Kind.N))
+    moved = sum(step.extent(Kind.BATCH, *kinds) for kinds in operands)
+    return flops + ELEMENT_WORK * moved
 
 
 def share(

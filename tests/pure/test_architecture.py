@@ -43,6 +43,7 @@ LEVELS = (
     {"run.device_graphs"},
     {"run.executor", "run.host_arrays", "run.device_arrays"},
     {"run.memory", "run.host_operators", "run.host_kernels", "run.numba_tools"},
+    {"run.numba_team"},
     {
         "run.steps",
         "run.numpy_kernels",
