@@ -29,6 +29,8 @@ __all__ = ["PACKED", "TILED", "packs_as_it_lies", "tile_option"]
 TILED = frozenset({"float32", "float64", "complex64", "complex128"})
 PACKED = TILED | {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 
+SUM_SHARE = 4  # all sums apart are that many times smaller than what is read
+
 
 def tile_option(problem: ProductProblem, cpu: Cpu) -> Option | None:
     """The product by tiles, None where the kernels lack a type or an operator."""
@@ -90,7 +92,12 @@ def _splits(loops: Sequence[Loop], blocks: Sequence[int], tiling: Tiling) -> int
     boxes = _boxes(loops, blocks)
     if boxes[Kind.BATCH] * boxes[Kind.M] * boxes[Kind.N] >= tiling.few:
         return 1
-    return min(tiling.splits, boxes[Kind.K]) if boxes[Kind.K] >= tiling.splits else 1
+    splits = min(tiling.splits, boxes[Kind.K])
+    of_a, of_b, of_d = (
+        extent_of([loop for loop in loops if stride(loop)])
+        for stride in (STRIDE_A, STRIDE_B, STRIDE_D)
+    )
+    return splits if splits * of_d * SUM_SHARE <= of_a + of_b else 1
 
 
 def _boxes(loops: Sequence[Loop], blocks: Sequence[int]) -> dict[Kind, int]:

@@ -20,7 +20,7 @@ from contract.workspace import rounded
 __all__ = ["prepare_tiles"]
 
 THREAD_WORK = 1 << 20  # of steps.product_work, worth a thread that is awake,
-WAKING_WORK = 1 << 22  # and one that has to be woken
+WAKING_WORK = 1 << 21  # and one that has to be woken
 # Tables of a thread: a tile's columns, places in two operands of m, n and k, two of panels, a
 # tile's rows, and places of batches in three operands.
 TABLES = 13
@@ -85,15 +85,17 @@ class _TileProduct:
         self.fill = fill
         self.sizes = (types[0].itemsize, types[1].itemsize, self.dtype.itemsize)
         self.loops = {kind: _ordered(step, kind) for kind in Kind}
-        self.loops[Kind.M] = _even(self.loops, workers.threads)
+        boxes_k = prod(map(_pieces, self.loops[Kind.K]))
+        self.each = ceil(boxes_k / self.tiles.splits)  # boxes along k of a partial sum
+        self.sums = ceil(boxes_k / self.each)
+        if self.sums == 1:
+            self.loops[Kind.M] = _even(self.loops, workers.threads)
         self.boxes = {kind: prod(map(_pieces, rows)) for kind, rows in self.loops.items()}
         self.total = prod(self.boxes[kind] for kind in (Kind.BATCH, Kind.M, Kind.N))
         self.places = {kind: prod(block for _, block in rows) for kind, rows in self.loops.items()}
         self.lane = self._lane()
-        self.each = ceil(self.boxes[Kind.K] / self.tiles.splits)  # boxes along k of a partial sum
-        self.sums = ceil(self.boxes[Kind.K] / self.each)
         work = product_work(step)
-        self.wakes = work >= 2 * WAKING_WORK
+        self.wakes = work >= WAKING_WORK
         self.minimum = ceil(THREAD_WORK * self.total * self.sums / max(work, 1))
         self.edges = self._edges()
         self.packed, self.count = self._packed_strides()
