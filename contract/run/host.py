@@ -51,7 +51,7 @@ from contract.run.host_products import (
     prepare_small,
 )
 from contract.run.host_reductions import prepare_reduce
-from contract.run.host_tiles import prepare_tiles
+from contract.run.host_tiles import TileProduct, prepare_tiles
 from contract.run.host_views import Array
 from contract.run.kernel_families import family_name, load_kernels
 from contract.run.memory import NOTHING, MemoryPool
@@ -86,9 +86,8 @@ class LoadedPlan(Loaded):
 
     ``required_workspace`` (bytes) holds temporaries and packed panels; a caller may give it.
     Tiles of elementwise steps, ``tile_bytes``, are the handle's; small steps and NumPy's loops
-    allocate ``own_bytes`` themselves. ``product`` is there where the plan is one plain matrix
-    product: BLAS then makes the result array itself, which for small matrices is half of the
-    time. ``parts`` are what the functions were made of.
+    allocate ``own_bytes`` themselves. ``product`` is there where the plan is one plain product:
+    one call then makes the result, which for small operands is half of the time. ``parts`` are what the functions were made of.
     """
 
     plan: Plan
@@ -256,6 +255,7 @@ class HostExecutor:
         parts = tuple(self._prepare(plan, step) for step in plan.steps)
         alone = None if plan.addend_only is None else self._prepare(plan, plan.addend_only)
         every = [part.prepared for part in (parts if alone is None else (*parts, alone))]
+        new_output = allocator(plan.slots[plan.output].tensor)
         panels = max((each.workspace for each in every), default=0)
         return LoadedPlan(
             plan,
@@ -272,12 +272,21 @@ class HostExecutor:
             max((each.own for each in every), default=0),
             plan.addend is not None,
             self.pool,
-            allocator(plan.slots[plan.output].tensor),
-            plain_product(plan),
+            new_output,
+            self._product(plan, parts, new_output),
             measured,
             parts,
             alone,
         )
+
+    def _product(
+        self, plan: Plan, parts: Sequence[_Part], new_output: Callable[[], Array]
+    ) -> Callable[[Sequence[Array]], Array] | None:
+        """inputs -> the result, where one call makes it."""
+        match parts:
+            case (_Part(prepared=Prepared(run=TileProduct() as product)),) if plan.inputs == 2:
+                return product.direct(new_output, self.pool)
+        return plain_product(plan)
 
     def footprint(self, plan: Plan) -> Footprint:
         """The bytes of ``plan``; preparing it to know them is cheap."""

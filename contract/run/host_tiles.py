@@ -1,6 +1,6 @@
 """Products by tiles on the host: the plan of a compiled kernel, its memory, and its threads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import ceil, prod
@@ -11,13 +11,13 @@ import numpy as np
 from contract.plan import Gett, Kind, Loop, Plan
 from contract.run.host_kernels import BoxKernel, HostKernels, TileShape, strided_view
 from contract.run.host_views import Array, address, compact_strides
-from contract.run.memory import Cutter
+from contract.run.memory import Cutter, MemoryPool
 from contract.run.steps import Memory, Prepared, Scalars, product_work
 from contract.run.workers import Workers
 from contract.tile_boxes import SQUARE
 from contract.workspace import rounded
 
-__all__ = ["prepare_tiles"]
+__all__ = ["TileProduct", "prepare_tiles"]
 
 THREAD_WORK = 1 << 20  # of steps.product_work, worth a thread that is awake,
 WAKING_WORK = 1 << 21  # and one that has to be woken
@@ -62,11 +62,11 @@ def prepare_tiles(
     found = kernels.tiles(a, b, np.dtype(step.dtype))
     if found is None:
         return None
-    product = _TileProduct(step, (a, b), *found, workers, fill)
+    product = TileProduct(step, (a, b), *found, workers, fill)
     return Prepared(product, product.workspace, 0 if fill is None else fill.tiles)
 
 
-class _TileProduct:
+class TileProduct:
     """A Gett by tiles, prepared once: the kernel and its plan."""
 
     def __init__(
@@ -123,6 +123,26 @@ class _TileProduct:
         for further in sums[1:]:
             sums[0] += further
         self._write(sums[0], out, adds)
+
+    def direct(
+        self, new_output: Callable[[], Array], pool: MemoryPool
+    ) -> Callable[[Sequence[Array]], Array] | None:
+        """inputs -> the result in a new array, where that takes nothing but the kernel."""
+        if self.sums > 1 or self.fill is not None:
+            return None
+        needed, shares, wakes = self.workspace, self.edges.size - 1, self.wakes
+        fixed, multiply, one, two = self.fixed, self.multiply, self.step.a, self.step.b
+
+        def product(inputs: Sequence[Array]) -> Array:
+            out, memory = new_output(), pool.take(needed)
+            try:
+                a, b, d = address(inputs[one]), address(inputs[two]), address(out)
+                multiply((*fixed, address(memory), a, b, d, 0, 0, 0), shares, wakes)
+            finally:
+                pool.give(memory)
+            return out
+
+        return product
 
     def _multiply(self, given: Sequence[int], cutter: Cutter) -> None:
         """Every partial sum of all boxes, shared by the threads."""

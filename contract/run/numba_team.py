@@ -28,9 +28,10 @@ WATCH = 100e-6  # seconds for which a thread watches its seat,
 DOZE = 50_000_000  # and nanoseconds for which it then waits to be called before it leaves
 LOOKS = 1000  # how often it is looked at to find out how long that takes
 PATIENCE = 1 << 16  # looks at a thread that still works, before its core is offered to others
-# A seat, on lines of its own: what its thread does, the work it has, and what the thread does if
-# that is taken back; further on a time, and what the system needs to let the thread wait.
-STATE, WORK, OTHERWISE = range(3)
+# A seat, on lines of its own: what its thread does, the work it has and the lane for that, and what
+# the thread does if that is taken back; further on a time, and what the system needs to let the
+# thread wait.
+STATE, WORK, LANE, OTHERWISE = range(4)
 TIME, MUTEX, CONDITION = 16, 32, 64
 SEAT = 96
 # EMPTY: it has no thread; WAKING: one is on its way; DOZING: it waits to be called; WATCHING: it is
@@ -124,19 +125,20 @@ def _work(work: int, lane: int) -> None:
 
 
 @compiled
-def _serve(seat: int, lane: int, looks: int, system: int) -> None:
+def _serve(seat: int, looks: int, system: int) -> None:
     """A thread at its seat: it works when it is given work, and leaves when there was none."""
-    _changed(seat, STATE, WAKING, WATCHING)
     left = looks
     while True:
         state = _seen(seat, STATE)
         if state == GIVEN and _changed(seat, STATE, GIVEN, WORKING):
-            _work(load(seat, WORK), lane)
+            _work(load(seat, WORK), load(seat, LANE))
             _show(seat, WORK, 0)
             _show(seat, STATE, WATCHING)
             left = looks
         elif state == EMPTY:
             return
+        elif state == WAKING:
+            _changed(seat, STATE, WAKING, WATCHING)
         elif left <= 0 and _changed(seat, STATE, WATCHING, DOZING):
             if system != 0:
                 _doze(seat, system)
@@ -178,23 +180,27 @@ def _dismiss(seats: int, count: int, system: int) -> None:
 
 
 @compiled
-def _give(seats: int, count: int, work: int, system: int, wakes: bool) -> int:
-    """Give work to the threads that are awake, or also to others; how many seats are empty."""
-    empty = 0
-    for at in range(count):
-        seat = seats + 8 * SEAT * at
-        for before in (WATCHING, WAKING, DOZING, EMPTY):
-            if (before in (DOZING, EMPTY) and not wakes) or not _changed(
-                seat, STATE, before, CLAIMED
-            ):
+def _give(seats: int, count: int, wanted: int, work: int, system: int, wakes: bool) -> int:
+    """Give work to threads that are awake, then to others if ``wakes``; how many seats are empty.
+
+    No more than ``wanted`` threads get it.
+    """
+    given = empty = 0
+    for awake in (True, False):
+        for at in range(count if awake or wakes else 0):
+            seat = seats + 8 * SEAT * at
+            before = _seen(seat, STATE)
+            suits = before in (WAKING, WATCHING) if awake else before in (DOZING, EMPTY)
+            if given == wanted or not suits or not _changed(seat, STATE, before, CLAIMED):
                 continue
+            given += 1
+            store(seat, LANE, given)
             store(seat, OTHERWISE, WATCHING if before == DOZING else before)
             _show(seat, WORK, work)
             _show(seat, STATE, GIVEN)
             if before == DOZING:
                 _call(seat, system)
             empty += 1 if before == EMPTY else 0
-            break
     return empty
 
 
@@ -216,10 +222,10 @@ def _finish(seats: int, count: int, work: int) -> bool:
 
 
 @compiled
-def _begin(seats: int, count: int, work: Array, system: int, wakes: bool) -> int:
+def _begin(seats: int, count: int, wanted: int, work: Array, system: int, wakes: bool) -> int:
     """The whole work, unless seats are empty: then how many, and it is only given."""
     address: int = work.ctypes.data
-    empty = _give(seats, count, address, system, wakes)
+    empty = _give(seats, count, wanted, address, system, wakes)
     if empty > 0:
         return empty
     _work(address, 0)
@@ -289,41 +295,43 @@ class Team:
         the same time have different lanes: 0 is the caller's, others are below the number of
         threads and of parts. With ``wakes`` threads that sleep take part; the rest does if awake.
         """
-        count = 0 if self.workers.is_inside() else min(self._count, parts - 1)
+        wanted = 0 if self.workers.is_inside() else min(self._count, parts - 1)
+        count = self._count if wanted else 0
         work = np.array([0, parts, total, function, *arguments], np.int64)
-        if count:
+        if wanted:
             self.workers.keep_apart()
-        state = _begin(self._first, count, work, self._system, wakes)
+        state = _begin(self._first, count, wanted, work, self._system, wakes)
         if state == 0:
             return
         try:
             if state > 0:
-                self._wake(count, work)
+                self._wake(work)
         finally:
-            self._end(count, work)
+            self._end(work)
 
-    def _end(self, count: int, work: Array) -> None:
+    def _end(self, work: Array) -> None:
         """Finish what is begun, even if somebody interrupts: threads use the caller's memory."""
         interrupted: KeyboardInterrupt | None = None
         done = False
         while not done:
             try:
-                done = _lead(self._first, count, work)
+                done = _lead(self._first, self._count, work)
                 sleep(0)  # a thread that still works may be waiting for this core
             except KeyboardInterrupt as error:
                 interrupted = error
         if interrupted is not None:
             raise interrupted
 
-    def _wake(self, count: int, work: Array) -> None:
+    def _wake(self, work: Array) -> None:
         """A thread for each seat that has this work and no thread yet."""
-        seats, address = self._seats[:count], work.ctypes.data
+        seats, address = self._seats[: self._count], work.ctypes.data
         for at in np.flatnonzero((seats[:, WORK] == address) & (seats[:, OTHERWISE] == EMPTY)):
-            if self.workers.start(partial(self._sit, int(at))) is not None:
-                seats[at, OTHERWISE] = WAKING
+            seats[at, OTHERWISE] = WAKING
+            if self.workers.start(partial(self._sit, int(at))) is None:
+                seats[at, OTHERWISE] = EMPTY
 
     def _sit(self, at: int) -> None:
-        _serve(self._first + 8 * SEAT * at, at + 1, self._looks, self._system)
+        _serve(self._first + 8 * SEAT * at, self._looks, self._system)
 
     def _dismiss(self) -> None:
         _dismiss(self._first, self._count, self._system)
@@ -334,6 +342,6 @@ class Team:
         for _ in range(3):
             self._seats[0, STATE] = WAKING
             begin = perf_counter()
-            _serve(self._first, 0, LOOKS, 0)
+            _serve(self._first, LOOKS, 0)
             spent.append(perf_counter() - begin)
         return int(LOOKS * seconds / min(spent))

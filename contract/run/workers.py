@@ -99,6 +99,8 @@ class Workers:
 
     def close(self) -> None:
         """End the threads; parts that run are finished first."""
+        if self.make_room is not None:
+            self.make_room()
         with self._lock:
             pool, self._pool, self._others = self._pool, None, _Others()
         if pool is not None:

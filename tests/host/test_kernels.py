@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contract.heuristics import COMPILED, NARROW_BLAS, Cpu
 from contract.operators import BinaryOperator
-from contract.run import numba_copies
+from contract.run import host, numba_copies
+from contract.run.blas_threads import BlasThreads, blas_threads
+from contract.run.host import HostExecutor
 from contract.run.host_kernels import HostKernels, flatten, strided_view
 from contract.run.kernel_families import load_kernels
 from contract.run.memory import KEPT_BYTES, Cutter, MemoryPool
@@ -333,6 +336,31 @@ def test_workers_do_not_wait_for_each_other() -> None:
         thread.join(timeout=30)
         assert not thread.is_alive()
     workers.close()
+
+
+@pytest.mark.parametrize(
+    ("kernels", "wide", "model"),
+    [
+        ("Haswell", True, NARROW_BLAS),
+        ("Zen", True, NARROW_BLAS),
+        ("SkylakeX", True, COMPILED),
+        ("Haswell", False, COMPILED),
+        ("", True, COMPILED),
+    ],
+)
+def test_the_model_knows_the_kernels_of_blas(
+    kernels: str, wide: bool, model: Cpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BlasThreads, "kernels", kernels)
+    monkeypatch.setattr(host, "has_wide_vectors", lambda: wide)
+    executor = HostExecutor("numba")
+    assert executor.built_in is executor.machine is model
+    assert executor.identity.capability.endswith(f"BLAS {kernels}".strip())
+
+
+def test_the_kernels_of_blas_have_a_name() -> None:
+    """What OpenBLAS calls itself where it is NumPy's: one word, or none of another BLAS."""
+    assert len(blas_threads().kernels.split()) <= 1
 
 
 # --- memory of calls ----------------------------------------------------------------------------

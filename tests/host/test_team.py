@@ -108,6 +108,28 @@ def test_threads_leave_their_seats_for_other_work() -> None:
     workers.close()
 
 
+def test_callers_have_threads_of_their_own() -> None:
+    """Two callers and two other threads: each caller gets one, with the lane after its own."""
+    workers = Workers(3)
+    team = Team(workers)
+    meeting = threading.Barrier(2, timeout=60)
+
+    def shared() -> bool:
+        meeting.wait()
+        return _shared(team, wakes=True)
+
+    def both() -> bool:
+        found: list[bool] = []
+        other = threading.Thread(target=lambda: found.append(shared()))
+        other.start()
+        found.append(shared())
+        other.join(timeout=60)
+        return found == [True, True]
+
+    until(both)
+    workers.close()
+
+
 def test_many_callers_at_once() -> None:
     workers = Workers(3)
     team, errors = Team(workers), list[BaseException]()
@@ -165,6 +187,7 @@ def test_nobody_comes(monkeypatch: pytest.MonkeyPatch) -> None:
             visits = Visits(50)
             visits.run(team, 8)
             assert visits.check(4) == {0}
+            assert not team._seats[:, :2].any()
     until(lambda: _shared(team, wakes=True))
     workers.close()
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations, product
+from itertools import pairwise, permutations, product
 from math import ceil, prod
 from string import ascii_lowercase
 from typing import Any
@@ -14,6 +14,8 @@ import contract as ct
 from contract.heuristics import COMPILED, Cpu, Tiling
 from contract.plan import Gett, Kind, Plan, Tiles
 from contract.planner import make_plan
+from contract.run.host import HostExecutor
+from contract.run.host_tiles import TileProduct
 
 pytest.importorskip("numba")
 
@@ -302,3 +304,46 @@ def plan_of(text: str, work: Drawn, machine: Cpu) -> Plan:
     ]
     operation = ct.Contraction(tuple(operands[:2]), operands[2])
     return make_plan(operation, ct.PlanPreference(), machine)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_shares_of_boxes_are_equal_work(threads: int) -> None:
+    """All boxes once, in order, and no thread has more than its share and a box."""
+    rng = seeded("shares")
+    executor = HostExecutor(threads=threads)
+    shared = 0
+    for _ in range(40):
+        work = drawn(rng, ("float64", "float64", "float64"))
+        plan = plan_of(work.text, work, CUT)
+        step = next(iter(plan.steps), None)
+        if len(plan.steps) != 1 or not isinstance(step, Gett) or step.tiles is None:
+            continue
+        (part,) = executor.load(plan).parts
+        product_ = part.prepared.run
+        if not isinstance(product_, TileProduct):  # a small one
+            continue
+        sizes = boxes_of(product_)
+        edges = product_.edges.tolist()
+        assert edges[0] == 0
+        assert edges[-1] == len(sizes)
+        assert edges == sorted(edges)
+        shares = [sum(sizes[begin:end]) for begin, end in pairwise(edges)]
+        assert max(shares) <= sum(sizes) / len(shares) + max(sizes)
+        shared += len(shares) > 1
+    assert shared > 5
+
+
+def boxes_of(made: TileProduct) -> list[int]:
+    """The multiply-adds of every box of every partial sum, counted one by one."""
+
+    def blocks(kind: Kind) -> list[int]:
+        pieces = [
+            [min(block, loop.extent - at) for at in range(0, loop.extent, block)]
+            for loop, block in reversed(made.loops[kind])
+        ]
+        return [prod(each) for each in product(*pieces)]
+
+    k = blocks(Kind.K)
+    depths = [sum(k[at : at + made.each]) for at in range(0, len(k), made.each)]
+    of_d = product(blocks(Kind.BATCH), blocks(Kind.N), blocks(Kind.M))
+    return [prod(each) * depth for depth, each in product(depths, list(of_d))]
