@@ -40,7 +40,7 @@ def host_options(problem: ProductProblem, cpu: Cpu, brief: bool = False) -> list
     A mode summed over that one operand has not is left to the loops. Small products are tried
     without tiles and panels, those whose tiles pack operands as they lie without panels. With
     ``brief`` no loops and no copies are looked for where one matrix product on the operands as they
-    lie does it all.
+    lie does it all; tiles are, where they may be quicker than BLAS.
     """
     loops = loop_table(problem)
     if has_lone_sum(loops):
@@ -52,7 +52,8 @@ def host_options(problem: ProductProblem, cpu: Cpu, brief: bool = False) -> list
         found.append(Option(Algo.GEMM, seconds, reason, (step,), problem.d))
     is_matrix_product = any(step.extent(Kind.BATCH) == 1 for step in products)
     if brief and is_matrix_product:
-        return found
+        tiles = tile_option(problem, cpu) if _tiles_may_gain(found, cpu) else None
+        return found if tiles is None else [*found, tiles]
     found.append(_loop_option(problem, loops, cpu))
     if extent_of(loops) > cpu.loop_product:
         tiles = tile_option(problem, cpu)
@@ -62,6 +63,13 @@ def host_options(problem: ProductProblem, cpu: Cpu, brief: bool = False) -> list
     if not is_matrix_product:
         found += _transposed_options(problem, loops, cpu)
     return found
+
+
+def _tiles_may_gain(found: Iterable[Option], cpu: Cpu) -> bool:
+    """Whether tiles multiply faster than BLAS, and what is found takes longer than to begin."""
+    if cpu.tiling is None or cpu.tiling.flops.double <= cpu.blas_flops.double:
+        return False
+    return min(option.seconds for option in found) > 2 * cpu.tiling.call
 
 
 def _is_settled(tiles: Option) -> bool:

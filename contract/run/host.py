@@ -87,7 +87,8 @@ class LoadedPlan(Loaded):
     ``required_workspace`` (bytes) holds temporaries and packed panels; a caller may give it.
     Tiles of elementwise steps, ``tile_bytes``, are the handle's; small steps and NumPy's loops
     allocate ``own_bytes`` themselves. ``product`` is there where the plan is one plain product:
-    one call then makes the result, which for small operands is half of the time. ``parts`` are what the functions were made of.
+    one call then makes the result, which for small operands is half of the time. ``parts`` are
+    what the functions were made of.
     """
 
     plan: Plan

@@ -283,7 +283,7 @@ class Team:
         self._system: int = self._functions.ctypes.data if self._functions.size else 0
         for at in range(seats) if self._system else ():
             _prepare(self._seats[at])
-        self._looks = self._looks_for(WATCH)
+        self._looks = self._looks_for(WATCH) if self._count else 0
         workers.make_room = self._dismiss
 
     def run(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from contract import Algo, Contraction, Operand, Operator, PlanPreference, TensorDescriptor
 from contract.errors import InvalidValueError, NotSupportedError, UnsupportedTypeError
+from contract.heuristics import COMPILED, HOST, NARROW_BLAS
 from contract.order import pairs_of
 from contract.plan import Elementwise, Gemm, Gett, Kind, Permute, Plan, Reduce
 from contract.planner import make_plan
@@ -246,3 +247,18 @@ def test_an_alignment_is_a_power_of_two_and_part_of_the_descriptor() -> None:
     for alignment in (3, -4, 2.0, None, "16"):
         with pytest.raises(InvalidValueError, match="power of two"):
             TensorDescriptor((3,), dtype="float32", alignment=alignment)  # type: ignore[arg-type]
+
+
+def test_networks_of_matrices_use_the_quicker_kernels() -> None:
+    """BLAS with kernels for narrow vectors leaves large products to tiles, and keeps small ones."""
+    for extent, machine, used in (
+        (400, NARROW_BLAS, True),
+        (400, COMPILED, False),
+        (400, HOST, False),
+        (20, NARROW_BLAS, False),
+    ):
+        chain = operation("ab bc cd", "ad", a=extent, b=extent, c=extent, d=extent)
+        steps = make_plan(chain, machine=machine).steps
+        assert len(steps) == 2
+        assert all(isinstance(step, Gett) and step.tiles for step in steps) == used
+        assert all(isinstance(step, Gemm) for step in steps) != used
