@@ -44,8 +44,10 @@ def test_a_hundredth_of_the_memory(rng: np.random.Generator) -> None:
     tracemalloc.reset_peak()
     before, _ = tracemalloc.get_traced_memory()
     found = expression(*arrays)
-    _, peak = tracemalloc.get_traced_memory()
-    assert peak - before <= 205_000 + 20_000  # Python's own objects
+    after, peak = tracemalloc.get_traced_memory()
+    # Of Python's own objects some stay in its free lists, so small that no array is among them.
+    assert peak - max(before, after) <= 205_000 + 20_000
+    assert after - before <= 134 * 640  # slices
     np.testing.assert_allclose(found, exchange(*arrays), rtol=1e-10)
     for text in (str(expression), expression.explain()):
         assert text.startswith("sliced: ")
