@@ -308,7 +308,7 @@ def plan_of(text: str, work: Drawn, machine: Cpu) -> Plan:
 
 @pytest.mark.parametrize("threads", [2, 3, 7])
 def test_shares_of_boxes_are_equal_work(threads: int) -> None:
-    """All boxes once, in order, and no thread has more than its share and a box."""
+    """All boxes once, in order; no thread has more than its share and a box."""
     rng = seeded("shares")
     executor = HostExecutor(threads=threads)
     shared = 0
@@ -331,6 +331,16 @@ def test_shares_of_boxes_are_equal_work(threads: int) -> None:
         assert max(shares) <= sum(sizes) / len(shares) + max(sizes)
         shared += len(shares) > 1
     assert shared > 5
+
+
+def test_smaller_boxes_count_less() -> None:
+    """16 and 3 of 19 columns: halves of the boxes would be five sixths of the work."""
+    shapes = (19, 2, 108, 7), (246, 2, 7), (0,), (246, 108, 19)
+    plan = plan_of("acbd,ecd->eba", Drawn("", *map(np.zeros, shapes)), WHOLE)
+    (part,) = HostExecutor(threads=2).load(plan).parts
+    assert isinstance(part.prepared.run, TileProduct)
+    sizes, (_, middle, _) = boxes_of(part.prepared.run), part.prepared.run.edges
+    assert abs(sum(sizes[:middle]) / sum(sizes) - 0.5) < 0.1
 
 
 def boxes_of(made: TileProduct) -> list[int]:
