@@ -91,23 +91,28 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
         with blas_threads().single():
             workers.map(part, blocks)
 
+    blocks = _blocks_for_threads(plan, step, batch, workers)
+    return Prepared(run_apart if blocks else run)
+
+
+def _blocks_for_threads(
+    plan: Plan, step: Gemm, batch: Sequence[Loop], workers: Workers
+) -> list[tuple[Index, Index, Index]]:
+    """Where the blocks of A, B and D lie that our threads multiply; none: BLAS has its own."""
     products = prod([loop.extent for loop in step.loops])
-    blocks: list[tuple[Index, Index, Index]]
     if batch and batch[0].extent >= BATCH_PARTS and products > BATCH_PRODUCTS:
         parts = [slice(*each) for each in workers.split(batch[0].extent, 1)]
         whole = slice(None)  # of an operand that has not the batch
-        blocks = [
+        return [
             (each if batch[0].a else whole, each if batch[0].b else whole, each) for each in parts
         ]
-    elif _shares_cores(plan):
-        threads = workers.parts(products, PART_PRODUCTS)
-        blocks = [
-            ((..., rows, slice(None)), (..., slice(None), columns), (..., rows, columns))
-            for rows, columns in _blocks(step.extent(Kind.M), step.extent(Kind.N), threads)
-        ]
-    else:
-        return Prepared(run)
-    return Prepared(run_apart)
+    if not _shares_cores(plan):
+        return []
+    threads = workers.parts(products, PART_PRODUCTS)
+    return [
+        ((..., rows, slice(None)), (..., slice(None), columns), (..., rows, columns))
+        for rows, columns in _blocks(step.extent(Kind.M), step.extent(Kind.N), threads)
+    ]
 
 
 def _shares_cores(plan: Plan) -> bool:
