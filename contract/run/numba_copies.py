@@ -14,7 +14,7 @@ from numba import carray  # type: ignore[attr-defined]
 from numba.core import types
 
 from contract.run.host_views import Array
-from contract.run.numba_team import PART
+from contract.run.numba_team import PART_ARGUMENTS
 from contract.run.numba_tools import (
     address_of,
     advance,
@@ -788,4 +788,4 @@ def _part(given: int, begin: int, end: int, lane: int) -> None:
 @cache
 def part() -> int:
     """The address of what a thread of a team does."""
-    return address_of(_part, PART)
+    return address_of(_part, PART_ARGUMENTS)

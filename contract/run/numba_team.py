@@ -20,9 +20,10 @@ from contract.run.host_views import Array
 from contract.run.numba_tools import call_address, compiled, emitted, load, store
 from contract.run.workers import Workers
 
-__all__ = ["PART", "Team"]
+__all__ = ["PART_ARGUMENTS", "Team"]
 
-PART = 4  # integers that the function of a part takes: its arguments' address, begin, end, lane
+# What the function of a part takes, integers all: the address of its arguments, begin, end, lane.
+PART_ARGUMENTS = 4
 
 WATCH = 100e-6  # seconds for which a thread watches its seat,
 DOZE = 50_000_000  # and nanoseconds for which it then waits to be called before it leaves

@@ -18,8 +18,7 @@ from numba import carray  # type: ignore[attr-defined]
 
 from contract.run.host_kernels import BoxKernel
 from contract.run.host_views import Array, address
-from contract.run.numba_team import PART as PART_ARGUMENTS
-from contract.run.numba_team import Team
+from contract.run.numba_team import PART_ARGUMENTS, Team
 from contract.run.numba_tile_code import (
     LEFT,
     RIGHT,
