@@ -51,13 +51,13 @@ from contract.run.host_products import (
     prepare_small,
 )
 from contract.run.host_reductions import prepare_reduce
-from contract.run.host_tiles import TileProduct, prepare_tiles
+from contract.run.host_tiles import prepare_tiles
 from contract.run.host_views import Array
 from contract.run.kernel_families import family_name, load_kernels
 from contract.run.memory import NOTHING, MemoryPool
 from contract.run.processor import has_wide_vectors, processor_name
 from contract.run.progress import counted
-from contract.run.steps import Memory, Prepared, Run, Scalars
+from contract.run.steps import Direct, Memory, Prepared, Run, Scalars
 from contract.run.workers import Workers
 from contract.workspace import rounded
 
@@ -102,7 +102,7 @@ class LoadedPlan(Loaded):
     reads_addend: bool
     pool: MemoryPool
     new_output: Callable[[], Array]
-    product: Callable[[Sequence[Array]], Array] | None
+    product: Direct | None
     measured: float | None
     parts: tuple[_Part, ...]
     addend_part: _Part | None
@@ -282,12 +282,10 @@ class HostExecutor:
 
     def _product(
         self, plan: Plan, parts: Sequence[_Part], new_output: Callable[[], Array]
-    ) -> Callable[[Sequence[Array]], Array] | None:
+    ) -> Direct | None:
         """inputs -> the result, where one call makes it."""
-        match parts:
-            case (_Part(prepared=Prepared(run=TileProduct() as product)),) if plan.inputs == 2:
-                return product.direct(new_output, self.pool)
-        return plain_product(plan)
+        direct = parts[0].prepared.direct if len(parts) == 1 else None
+        return plain_product(plan) if direct is None else direct(new_output, self.pool)
 
     def footprint(self, plan: Plan) -> Footprint:
         """The bytes of ``plan``; preparing it to know them is cheap."""

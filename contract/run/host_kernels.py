@@ -20,6 +20,7 @@ __all__ = [
     "Combination",
     "CopyKernel",
     "HostKernels",
+    "Job",
     "LoopRow",
     "MatmulKernel",
     "ProductKernel",
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 CopyKernel = Callable[[Array, int, Array, int], None]
+Job = tuple[int, int, CopyKernel]  # where it begins in source and target, in elements
 ProductKernel = Callable[[Array, int, Array, int, Array, int], None]
 MatmulKernel = Callable[[Array, Array, Array], None]
 # What a product is, as run.numba_tiles says; shares of its boxes; whether threads are woken.
@@ -99,6 +101,9 @@ class HostKernels(Protocol):
         operator: BinaryOperator,
     ) -> CopyKernel:
         """target[i] = operator over r of source[i, r], in the target's type, on one thread."""
+
+    def together(self, jobs: Sequence[Job]) -> CopyKernel:
+        """One kernel for the jobs of several such, which the threads share."""
 
     def matmul(self, dtype: str) -> MatmulKernel:
         """out[l,m,n] = sum_k a[l,m,k] * b[l,k,n] on stacks of matrices: (a, b, out)."""

@@ -9,7 +9,6 @@ threads have work and no bit depends on their number.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from functools import partial as bound
 from math import ceil, prod
 
 import numpy as np
@@ -21,8 +20,8 @@ from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
 from contract.run.host_kernels import SMALL_ELEMENTS, CopyKernel, HostKernels, flatten
 from contract.run.host_operators import UFUNCS, apply_operator, spare_elements, transformed
 from contract.run.host_views import Array, compact_strides, viewer
-from contract.run.memory import Cutter
-from contract.run.steps import Memory, Prepared, Scalars, share
+from contract.run.memory import Cutter, MemoryPool
+from contract.run.steps import Direct, Memory, Prepared, Scalars, share
 from contract.run.workers import Workers
 from contract.workspace import rounded
 
@@ -31,7 +30,7 @@ __all__ = ["prepare_reduce"]
 KEPT_ELEMENTS = 1 << 13  # of a block, in which sums stay in cache
 LOADED_ELEMENTS = 1 << 14  # of a block that is copied first
 JOBS = 16  # for the threads to share, where the sizes allow so many
-LONG_PART = 1 << 17  # elements; shorter parts are not worth a thread
+LONG_PART = 1 << 15  # elements; shorter parts are not worth a thread
 
 
 def prepare_reduce(plan: Plan, step: Reduce, kernels: HostKernels, workers: Workers) -> Prepared:
@@ -46,7 +45,7 @@ def prepare_reduce(plan: Plan, step: Reduce, kernels: HostKernels, workers: Work
         if straight is not None and (scalar is None or scalars[scalar.value] == 1):
             read, write = slots[step.source.view.slot], slots[step.target.slot]
             partial = Cutter(memory.tiles).take(straight.partial, blocked.dtype)
-            straight(workers, flatten(read), flatten(write), partial)
+            straight(flatten(read), flatten(write), partial)
             return
         call = _Call(blocked, slots, scalars)
         cutter = Cutter(memory.tiles)
@@ -56,33 +55,45 @@ def prepare_reduce(plan: Plan, step: Reduce, kernels: HostKernels, workers: Work
         if blocked.parts > 1:
             call.combine(partial, Cutter(rest))
 
+    def direct(new_output: Callable[[], Array], pool: MemoryPool) -> Direct:
+        assert straight is not None
+        summed, slot = straight, step.source.view.slot
+        needed, dtype = straight.partial * blocked.dtype.itemsize, blocked.dtype
+
+        def reduced(inputs: Sequence[Array]) -> Array:
+            out, memory = new_output(), pool.take(needed)
+            try:
+                summed(flatten(inputs[slot]), flatten(out), memory.view(dtype))
+            finally:
+                pool.give(memory)
+            return out
+
+        return reduced
+
     partial_bytes = rounded(blocked.partial_elements * blocked.dtype.itemsize)
     lanes = workers.parts(blocked.jobs, 1)
-    return Prepared(run, tiles=partial_bytes + lanes * blocked.lane)
+    alone = straight is not None and not blocked.dtype.hasobject
+    tiles = partial_bytes + lanes * blocked.lane
+    return Prepared(run, tiles=tiles, direct=direct if alone else None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Straight:
-    """Kernels from memory to memory: (source offset, target offset, kernel) of every job.
+    """A kernel from memory to memory.
 
-    With ``partial`` elements the jobs write parts of sums there, which ``rest`` adds up.
+    With ``partial`` elements it writes parts of sums there, which ``rest`` adds up.
     """
 
-    jobs: Sequence[tuple[int, int, CopyKernel]]
+    first: CopyKernel
     partial: int = 0
-    rest: Sequence[tuple[int, int, CopyKernel]] = ()
+    rest: CopyKernel | None = None
 
-    def __call__(self, workers: Workers, read: Flat, write: Flat, partial: Array) -> None:
-        """Every job, shared by the threads; then what is left."""
-        to = (partial, 0) if self.partial else write
-        workers.map(bound(_run_job, read, to), self.jobs)
-        for job in self.rest:
-            _run_job((partial, 0), write, *job)
-
-
-def _run_job(read: Flat, write: Flat, there: int, here: int, kernel: CopyKernel) -> None:
-    with np.errstate(all="ignore"):
-        kernel(read[0], read[1] + there, write[0], write[1] + here)
+    def __call__(self, read: Flat, write: Flat, partial: Array) -> None:
+        if self.rest is None:
+            self.first(*read, *write)
+        else:
+            self.first(*read, partial, 0)
+            self.rest(partial, 0, *write)
 
 
 def _straight(plan: Plan, step: Reduce, blocked: "BlockedReduction") -> _Straight | None:
@@ -105,12 +116,11 @@ def _whole(blocked: "BlockedReduction") -> _Straight:
         grid = _cut(grid, min(JOBS, work // LONG_PART))
     strides = blocked.finish.strides[0]
     kernel = cache(lambda extents: blocked.kernel(extents, reduced, strides))
-    return _Straight(
-        [
-            (offset(blocked.kept_strides, starts), offset(strides, starts), kernel(extents))
-            for starts, extents in map(grid.block, range(grid.count))
-        ]
-    )
+    jobs = [
+        (offset(blocked.kept_strides, starts), offset(strides, starts), kernel(extents))
+        for starts, extents in map(grid.block, range(grid.count))
+    ]
+    return _Straight(blocked.family.together(jobs))
 
 
 def _in_parts(blocked: "BlockedReduction") -> _Straight:
@@ -125,7 +135,8 @@ def _in_parts(blocked: "BlockedReduction") -> _Straight:
         jobs.append((there, (block * parts + part) * size, kernel(kept, reduced)))
         if part == 0:
             rest.append((block * parts * size, offset(strides, starts), blocked.added(kept)))
-    return _Straight(jobs, len(jobs) * size, rest)
+    together = blocked.family.together
+    return _Straight(together(jobs), len(jobs) * size, together(rest))
 
 
 def _small(plan: Plan, step: Reduce) -> Prepared:

@@ -12,7 +12,7 @@ from contract.plan import Gett, Kind, Loop, Plan
 from contract.run.host_kernels import BoxKernel, HostKernels, TileShape, strided_view
 from contract.run.host_views import Array, address, compact_strides
 from contract.run.memory import Cutter, MemoryPool
-from contract.run.steps import Memory, Prepared, Scalars, product_work
+from contract.run.steps import Direct, Memory, Prepared, Scalars, product_work
 from contract.run.workers import Workers
 from contract.tile_boxes import SQUARE
 from contract.workspace import rounded
@@ -63,7 +63,9 @@ def prepare_tiles(
     if found is None:
         return None
     product = TileProduct(step, (a, b), *found, workers, fill)
-    return Prepared(product, product.workspace, 0 if fill is None else fill.tiles)
+    tiles = 0 if fill is None else fill.tiles
+    alone = product.sums == 1 and fill is None
+    return Prepared(product, product.workspace, tiles, direct=product.direct if alone else None)
 
 
 class TileProduct:
@@ -124,12 +126,8 @@ class TileProduct:
             sums[0] += further
         self._write(sums[0], out, adds)
 
-    def direct(
-        self, new_output: Callable[[], Array], pool: MemoryPool
-    ) -> Callable[[Sequence[Array]], Array] | None:
+    def direct(self, new_output: Callable[[], Array], pool: MemoryPool) -> Direct:
         """inputs -> the result in a new array, where that takes nothing but the kernel."""
-        if self.sums > 1 or self.fill is not None:
-            return None
         needed, shares, wakes = self.workspace, self.edges.size - 1, self.wakes
         fixed, multiply, one, two = self.fixed, self.multiply, self.step.a, self.step.b
 

@@ -40,6 +40,8 @@ class MemoryPool:
 
     def give(self, memory: Array) -> None:
         """Keep a buffer for the next call, unless enough is kept; the smallest go first."""
+        if memory.size == 0:
+            return
         with self._lock:
             self._free.append(memory)
             self._free.sort(key=lambda x: x.size)

@@ -17,6 +17,7 @@ from contract.run.host_kernels import (
     BoxKernel,
     Combination,
     CopyKernel,
+    Job,
     LoopRow,
     MatmulKernel,
     ProductKernel,
@@ -26,7 +27,7 @@ from contract.run.host_views import Array, address
 from contract.run.numba_combinations import combination
 from contract.run.numba_copies import WIDTHS, copy, copy_region
 from contract.run.numba_copies import part as copy_part
-from contract.run.numba_reductions import is_reduced, reduction
+from contract.run.numba_reductions import Reduction, is_reduced, reduction, together
 from contract.run.numba_team import Team
 from contract.run.numba_tile_code import tile_shape
 from contract.run.numba_tiles import multiply_boxes
@@ -115,6 +116,10 @@ class NumbaKernels(NumpyKernels):
         types = source_dtype, target_dtype
         found = reduction(*kept, *reduced, *types, operator)
         return super().reduce(*kept, *reduced, *types, operator) if found is None else found
+
+    def together(self, jobs: Sequence[Job]) -> CopyKernel:
+        known = [(at, to, job) for at, to, job in jobs if isinstance(job, Reduction)]
+        return together(known, self.team) if len(known) == len(jobs) else super().together(jobs)
 
     def matmul(self, dtype: str) -> MatmulKernel:
         kind = np.dtype(dtype).kind

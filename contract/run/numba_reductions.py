@@ -9,13 +9,13 @@ The order of combination depends on extents, strides and types alone, so that bi
 
 from collections.abc import Iterator, Sequence
 from math import ceil, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from contract.operators import BinaryOperator
 from contract.run.host_kernels import CopyKernel
-from contract.run.host_views import Array
+from contract.run.host_views import Array, address
 from contract.run.numba_rows import (
     CONTIGUOUS,
     PAIRS,
@@ -23,11 +23,16 @@ from contract.run.numba_rows import (
     TABULATED,
     VECTOR_BYTES,
     WHOLE,
-    driver,
     kernel_for,
+    part,
+    reduce_blocks,
 )
+from contract.run.numba_team import Team
 
-__all__ = ["is_reduced", "reduction"]
+__all__ = ["Reduction", "is_reduced", "reduction", "together"]
+
+THREAD_WORK = 1 << 14  # elements worth a thread that is awake,
+WAKING_WORK = 1 << 17  # and one that has to be woken
 
 BLOCK_BYTES = 1 << 14  # of accumulators: half the first-level cache
 TABLE_LANES = 512  # elements of a row that is not contiguous: its cache lines serve many rows
@@ -37,7 +42,11 @@ SHORT_ROW = 16  # contiguous elements worth vectors of their own
 LONG_RUN = 24  # elements worth a combination of their own
 WIDE_ROW = 64  # contiguous elements that need no further lanes
 SHORT_RUN = 64  # contiguous elements worth a combination of lanes at their end
-ASKED_BYTES = 1 << 14  # side by side, of which pages are asked for before they are read
+# Memory of so many bytes side by side is asked for so early: the processor itself does not go on
+# to the next page, and loses the way among several rows.
+ASKED_BYTES, AHEAD = 1 << 14, 1 << 11
+
+ONCE = (1, 0, 0, 0, 0)  # a loop of one step
 
 _REAL = frozenset(
     {
@@ -57,11 +66,10 @@ def reduction(
     source_dtype: str,
     target_dtype: str,
     operator: BinaryOperator,
-) -> CopyKernel | None:
+) -> "Reduction | CopyKernel | None":
     """target[i] = operator over r of source[i, r], in the target's type; None: not compiled.
 
-    Strides are in elements. The kernel (source, offset, target, offset) overwrites the target,
-    runs in the calling thread without the GIL, and does not check the types of its memory.
+    Strides are in elements.
     """
     ordered = operator in (BinaryOperator.MAX, BinaryOperator.MIN)
     if not is_reduced(source_dtype, target_dtype) or (ordered and target_dtype in _COMPLEX):
@@ -71,22 +79,55 @@ def reduction(
     one, two = np.dtype(source_dtype), np.dtype(target_dtype)
     kept = list(zip(extents, source_strides, target_strides, strict=True))
     reduced = list(zip(reduced_extents, reduced_strides, strict=True))
-    parts = 1
+    sizes = one.itemsize, two.itemsize
     if operator is BinaryOperator.ADD and one.kind == "c":  # real, imaginary side by side
-        parts = 2
         kept = [(2, 1, 1), *((n, 2 * s, 2 * t) for n, s, t in kept)]
         reduced = [(n, 2 * s) for n, s in reduced]
         one, two = (np.dtype(f"f{dtype.itemsize // 2}") for dtype in (one, two))
     dims, shift_s, shift_t = _dims(kept, reduced)
-    plan = _plan(dims, two.itemsize, two.kind != "c")  # complex numbers have no vectors
-    rows, reduce_blocks = kernel_for(operator, one, two), driver()
-    address, byte = plan.ctypes.data, np.dtype(np.uint8)
+    plan = _plan(dims, kernel_for(operator, one, two), one, two)
+    shifts = shift_s * one.itemsize, shift_t * two.itemsize
+    return Reduction(plan, prod(extents) * prod(reduced_extents), sizes, shifts)
+
+
+class Reduction:
+    """A compiled kernel: (source, offset, target, offset).
+
+    It overwrites the target, runs in the calling thread without the GIL, and does not check the
+    types of its memory.
+    """
+
+    def __init__(
+        self, plan: Array, elements: int, sizes: tuple[int, int], shifts: tuple[int, int]
+    ) -> None:
+        self.plan, self.elements = plan, elements
+        self.at = address(plan)
+        self.sizes, self._shifts = sizes, shifts  # bytes
+
+    def __call__(
+        self, source: Array, source_offset: int, target: Array, target_offset: int
+    ) -> None:
+        _, s, t = self.job(source_offset, target_offset)
+        reduce_blocks(self.at, address(source) + s, address(target) + t)
+
+    def job(self, source_offset: int, target_offset: int) -> tuple[int, int, int]:
+        """The address of the plan, and where it begins in bytes, from offsets in elements."""
+        (size_s, size_t), (shift_s, shift_t) = self.sizes, self._shifts
+        return self.at, source_offset * size_s + shift_s, target_offset * size_t + shift_t
+
+
+def together(jobs: Sequence[tuple[int, int, Reduction]], team: Team) -> CopyKernel:
+    """One kernel for jobs, (places in source and target, kernel), that the threads share."""
+    table = np.array([kernel.job(*places) for *places, kernel in jobs], np.int64)
+    kernels = [kernel for *_, kernel in jobs]
+    work, at = sum(kernel.elements for kernel in kernels), address(table)
+    parts, wakes = max(min(len(jobs), work // THREAD_WORK), 1), work >= WAKING_WORK
 
     def run(source: Array, source_offset: int, target: Array, target_offset: int) -> None:
-        s, t = parts * source_offset + shift_s, parts * target_offset + shift_t
-        read, write = source.view(byte), target.view(byte)
-        # The plan's size also keeps the plan.
-        reduce_blocks(rows, read, s, write, t, one.itemsize, two.itemsize, address, plan.size)
+        size_s, size_t = kernels[0].sizes  # which also keeps the kernels, whose plans are read
+        s = address(source) + source_offset * size_s
+        t = address(target) + target_offset * size_t
+        team.run(part(), (at, s, t), table.shape[0], parts, wakes)
 
     return run
 
@@ -273,17 +314,20 @@ def _enough(dims: list[_Dim], chosen: list[int], most: int) -> Iterator[int]:
         size *= dims[at].extent
 
 
-def _plan(dims: list[_Dim], itemsize: int, pairs: bool) -> Array:
-    """What ``reduce_blocks`` follows: its loops, its passes, and offsets of lanes and rows."""
-    most = BLOCK_BYTES // itemsize
-    choice = _choose(dims, most, pairs)
+def _plan(dims: list[_Dim], code: int, one: np.dtype[Any], two: np.dtype[Any]) -> Array:
+    """What ``reduce_blocks`` follows: its loops, its passes, and offsets of lanes and rows.
+
+    ``code`` is the address of what is compiled for these types.
+    """
+    most = BLOCK_BYTES // two.itemsize
+    choice = _choose(dims, most, pairs=two.kind != "c")  # complex numbers have no vectors
     block = _Block()
     lanes = _offsets([block.hold(dims[at], choice.most_lanes) for at in choice.lanes])
     rows = [(dims[at].extent, dims[at].source) for at in choice.rows]
     row = _Row(TABULATED, lanes.size, lanes, lanes.size, 1)
     split = _Split(*rows.pop(), 0) if rows and choice.widened is None else _Split(1, 0, 0)
     if choice.widened is not None:
-        row, split = _widened(dims[choice.widened], lanes, itemsize)
+        row, split = _widened(dims[choice.widened], lanes, two.itemsize)
         block.size *= row.steps
     if choice.whole is not None:
         row = _whole_row(dims[choice.whole], lanes.size)
@@ -295,7 +339,8 @@ def _plan(dims: list[_Dim], itemsize: int, pairs: bool) -> Array:
         if at not in (*choice.lanes, choice.widened, choice.whole, *choice.rows)
     ]
     passes = list(_passes(_offsets(rows), split, choice.most_rows))
-    return _packed(block, row, passes, middle, _side_by_side(dims) * itemsize >= ASKED_BYTES)
+    ahead = AHEAD if _side_by_side(dims) * one.itemsize >= ASKED_BYTES else 0
+    return _packed((code, one.itemsize, two.itemsize), block, row, passes, middle, ahead)
 
 
 def _side_by_side(dims: list[_Dim]) -> int:
@@ -347,16 +392,21 @@ def _passes(inner: Array, split: _Split, most: int) -> Iterator[_Pass]:
 
 
 def _packed(
+    code: tuple[int, int, int],
     block: _Block,
     row: _Row,
     passes: list[_Pass],
     middle: Sequence[tuple[int, ...]],
-    ahead: bool,
+    ahead: int,
 ) -> Array:
-    """Everything in one table, for arguments cost time: numbers, loops, passes, offsets."""
+    """Everything in one table, for arguments cost time: numbers, loops, passes, offsets.
+
+    ``code`` is the address of what is compiled, and the bytes of elements it reads and writes.
+    """
     loops = _ordered(block.outer, 1)
     units, outer_end = prod(loop[0] for loop in loops), len(loops)
-    loops += _ordered(_fused_stores(block.stores), 2)
+    stores = _ordered(_fused_stores(block.stores), 2)
+    loops += stores if len(stores) > 1 else [*stores, ONCE]
     store_end = len(loops)
     table, offsets, begin = [], [row.offsets], row.offsets.size
     for each in passes:
@@ -368,8 +418,9 @@ def _packed(
         loops += [(*visit[:3], 0, 0) for visit in visits]
         offsets += [each.rows, each.tail_rows]
         begin = tail_end
-    numbers = (block.size, units, row.phase, row.steps, outer_end, store_end, len(loops))
-    parts = [np.array(part, np.int64).ravel() for part in ((*numbers, len(table)), loops, table)]
+    folds, ends = (row.phase, row.steps), (outer_end, store_end)
+    numbers = (*code, block.size, units, *folds, *ends, len(loops), len(table))
+    parts = [np.array(part, np.int64).ravel() for part in (numbers, loops, table)]
     return np.concatenate([*parts, *offsets])
 
 
@@ -388,5 +439,5 @@ def _fused_stores(stores: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 def _ordered(loops: list[tuple[int, ...]], column: int) -> list[tuple[int, ...]]:
     """Loops of more than one step, or one, that with the smallest step innermost (first)."""
-    long = [loop for loop in loops if loop[0] > 1] or [(1, 0, 0, 0, 0)]
+    long = [loop for loop in loops if loop[0] > 1] or [ONCE]
     return sorted(long, key=lambda loop: abs(loop[column]) or 1 << 62)

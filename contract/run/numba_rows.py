@@ -2,7 +2,7 @@
 
 The operator and the types are compiled into the former alone, for compiling takes seconds: the
 loops call it by its address. Extents, strides and tables come in a plan, one array of integers
-that ``numba_reductions`` makes.
+that ``numba_reductions`` makes; threads share jobs, which are plans and places in memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,17 @@ from numba.np.numpy_support import from_dtype
 
 from contract.operators import BinaryOperator
 from contract.run.host_views import Array
-from contract.run.numba_tools import address_for, advance, compiled, emitted, integers, prefetch
+from contract.run.numba_team import PART_ARGUMENTS
+from contract.run.numba_tools import (
+    address_for,
+    address_of,
+    advance,
+    compiled,
+    emitted,
+    integers,
+    load,
+    prefetch,
+)
 
 __all__ = [
     "CONTIGUOUS",
@@ -26,20 +36,25 @@ __all__ = [
     "TABULATED",
     "VECTOR_BYTES",
     "WHOLE",
-    "driver",
     "kernel_for",
+    "part",
+    "reduce_blocks",
 ]
 
 VECTOR_BYTES = 64
 CONTIGUOUS_GROUP = 4  # rows combined at once
 TABULATED_GROUP = 8
-# The processor fetches ahead within a page, and starts anew in the next one unless asked.
-PAGE, LINE = 1 << 12, 64
-PAGE_LINES = 8  # asked for at the beginning of a page, while the page before it is read
+LINE = 64
 # Rows of an accumulator for each element, or rows with one accumulator, or two in turn
 TABULATED, CONTIGUOUS, STRIDED, WHOLE, PAIRS = range(5)
 FILL, FOLD, STORE = range(5, 8)  # what else is done with accumulators
-NUMBERS, LOOP, PASS = 8, 5, 10  # entries of a plan
+# A plan: the address of the code that combines rows; bytes of an element read and written; how
+# many accumulators a block has, how many blocks there are, and how accumulators are folded; where
+# the loops around blocks and over results end; how many loops and passes there are. Then come
+# these, and the offsets of lanes and rows.
+ROWS, READ, WRITTEN, SIZE, UNITS, PHASE, STEPS, OUTER_END, STORE_END, LOOPS, PASSES = range(11)
+NUMBERS, LOOP, PASS = 11, 5, 10
+JOB = 3  # a job: the address of its plan, and its places in source and target, in bytes
 
 # The type of the kernel's first argument names the operator: a type is compiled in, and unlike
 # a closure it lets the code be kept on disk.
@@ -119,7 +134,7 @@ def _combine_rows(
 ) -> Any:
     """The same for the rows at start + offsets[j], begin <= j < end.
 
-    With ``ahead`` 1 and not 0 the next page of a row is asked for wherever one begins.
+    Memory is asked for ``ahead`` bytes before it is read.
     """
 
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -346,19 +361,13 @@ class _Step:
         self.join(at, value, lanes)
 
     def ask(self, ahead: Any, row: Any, at: Any, lanes: int) -> None:
-        """Ask for the next page of a row if ``ahead`` and a page begins in these lanes."""
+        """Ask for the lines ``ahead`` bytes beyond these lanes of a row."""
         if ahead is None or self.kind in types.complex_domain:
             return
         builder, word = self.builder, ahead.type
-        address = builder.ptrtoint(builder.gep(row, [at]), word)
-        span = builder.mul(ahead, word(lanes * self.source_kind.bitwidth // 8))
-        with builder.if_then(
-            builder.icmp_unsigned("<", builder.and_(address, word(PAGE - 1)), span)
-        ):
-            following = builder.add(builder.and_(address, word(-PAGE)), word(PAGE))
-            for line in range(PAGE_LINES):
-                there = builder.add(following, word(line * LINE))
-                prefetch(builder, there, writes=0, keep=2)
+        address = builder.add(builder.ptrtoint(builder.gep(row, [at]), word), ahead)
+        for line in range(0, lanes * self.source_kind.bitwidth // 8, LINE):
+            prefetch(builder, builder.add(address, word(line)), writes=0, keep=3)
 
     def join(self, at: Any, value: Any, lanes: int) -> None:
         """Combine a value with its accumulators."""
@@ -476,17 +485,6 @@ def kernel_for(operator: BinaryOperator, source: np.dtype[Any], target: np.dtype
     return address_for(combine, types.void(tag, two, one, two, *words, table, table))
 
 
-@cache
-def driver() -> Callable[..., None]:
-    """``reduce_blocks`` called without Numba's dispatcher.
-
-    That takes longer than a small reduction and would compile again for memory that is read only.
-    """
-    memory, word = types.Array(types.uint8, 1, "C"), types.intp
-    compile_for: Callable[[Any], Any] = getattr(reduce_blocks, "compile")  # noqa: B009
-    return compile_for((word, memory, word, memory, word, *[word] * 4))  # type: ignore[no-any-return]
-
-
 def combine(
     tag: Any,
     block: Any,
@@ -502,7 +500,8 @@ def combine(
     """What depends on the types: one job for accumulators at ``block``; the others are addresses.
 
     FILL: n of them with the neutral element. FOLD: ``to_step`` lanes of ``step`` accumulators
-    made one, the upper half with the lower one again, for all n. STORE: n of them to the target.
+    made one, the upper half with the lower one again, for all n. STORE: n of them to the target,
+    as often as a second loop says.
     Else every row of a pass is combined with them, n times. All is in one function, as what Numba
     inlines it compiles twice.
     """
@@ -521,12 +520,14 @@ def combine(
             at += step * to_step
         return
     if mode == STORE:
-        if step == 1 and to_step == 1:
-            for i in range(n):
-                target[i] = block[i]
-        else:
-            for i in range(n):
-                target[i * to_step] = block[i * step]
+        for j in range(what[0]):
+            a, w = j * what[1], j * what[2]
+            if step == 1 and to_step == 1:
+                for i in range(n):
+                    target[w + i] = block[a + i]
+            else:
+                for i in range(n):
+                    target[w + i * to_step] = block[a + i * step]
         return
     count, tail, begin, end, tail_end, ahead = what[2], what[3], what[4], what[5], what[6], what[9]
     if mode == WHOLE:
@@ -591,39 +592,28 @@ def _call(
 
 
 @compiled
-def reduce_blocks(
-    rows: int,
-    source: Array,
-    s: int,
-    target: Array,
-    t: int,
-    one: int,
-    two: int,
-    at: int,
-    n: int,
-) -> None:
-    """target = source reduced, one block of accumulators after the other.
-
-    Offsets count elements of ``one`` and ``two`` bytes. The plan comes as its address and size:
-    an array takes longer to pass than a small reduction.
-    """
-    plan = carray(integers(at), n)
-    outer_end, store_end, loop_count, pass_count = plan[4], plan[5], plan[6], plan[7]
-    loops_end = NUMBERS + LOOP * loop_count
-    passes_end = loops_end + PASS * pass_count
-    loops = plan[NUMBERS:loops_end].reshape((loop_count, LOOP))
-    passes = plan[loops_end:passes_end].reshape((pass_count, PASS))
-    offsets = at + 8 * passes_end
-    memory = np.empty(plan[0] * two, np.uint8)
+def reduce_blocks(plan: int, source: int, target: int) -> None:
+    """target = source reduced, one block of accumulators after the other; all are addresses."""
+    given = carray(integers(plan), NUMBERS)
+    rows, one, two, size = given[ROWS], given[READ], given[WRITTEN], given[SIZE]
+    phase, steps = given[PHASE], given[STEPS]
+    outer_end, store_end, loop_count = given[OUTER_END], given[STORE_END], given[LOOPS]
+    at = plan + 8 * NUMBERS
+    loops = carray(integers(at), (loop_count, LOOP))
+    at += 8 * LOOP * loop_count
+    passes = carray(integers(at), (given[PASSES], PASS))
+    offsets = at + 8 * PASS * given[PASSES]
+    memory = np.empty(size * two, np.uint8)
     block = memory.ctypes.data
     index = np.zeros(loop_count, np.int64)
-    for _ in range(plan[1]):
-        _call(rows, block, 0, 0, FILL, plan[0], 0, 0, 0, 0)
-        for each in range(pass_count):
-            first = source.ctypes.data + (s + passes[each, 0]) * one
+    s = t = 0
+    for _ in range(given[UNITS]):
+        _call(rows, block, 0, 0, FILL, size, 0, 0, 0, 0)
+        for each in range(given[PASSES]):
+            first = source + (s + passes[each, 0]) * one
             _visits(rows, block, two, first, one, loops, passes[each], offsets, index)
-        _call(rows, block, 0, 0, FOLD, plan[0], plan[2], plan[3], 0, 0)
-        _store(rows, block, target.ctypes.data + t * two, two, loops, outer_end, store_end, index)
+        _call(rows, block, 0, 0, FOLD, size, phase, steps, 0, 0)
+        _store(rows, block, target + t * two, two, loops, outer_end, store_end, index)
         s, t = advance(loops, 0, outer_end, index, s, t)
     memory[:1] = 0  # Numba frees an array after its last use by name
 
@@ -672,7 +662,25 @@ def _store(
 ) -> None:
     """Write the results, the loop with the smallest step in the target innermost."""
     n, step, to_step = loops[begin, 0], loops[begin, 1], loops[begin, 2]
+    second = loops[begin + 1].ctypes.data
     w = t = 0
-    for _ in range(_count(loops, begin + 1, end)):
-        _call(rows, block + w * two, 0, target + t * two, STORE, n, step, to_step, 0, 0)
-        w, t = advance(loops, begin + 1, end, index, w, t)
+    for _ in range(_count(loops, begin + 2, end)):
+        _call(rows, block + w * two, 0, target + t * two, STORE, n, step, to_step, second, 0)
+        w, t = advance(loops, begin + 2, end, index, w, t)
+
+
+# --- jobs for several threads -----------------------------------------------------------------
+
+
+def _part(given: int, begin: int, end: int, lane: int) -> None:
+    """Jobs begin..end; given are the addresses of their table, source and target."""
+    source, target = load(given, 1), load(given, 2)
+    for at in range(begin, end):
+        job = load(given, 0) + 8 * JOB * at
+        reduce_blocks(load(job, 0), source + load(job, 1), target + load(job, 2))
+
+
+@cache
+def part() -> int:
+    """The address of what a thread of a team does."""
+    return address_of(_part, PART_ARGUMENTS)

@@ -14,6 +14,7 @@ from contract.run.host_kernels import (
     BoxKernel,
     Combination,
     CopyKernel,
+    Job,
     LoopRow,
     MatmulKernel,
     ProductKernel,
@@ -98,6 +99,16 @@ class NumpyKernels:
             read = strided_view(source, source_offset, shape, strides)
             write = strided_view(target, target_offset, extents, target_strides)
             function.reduce(read, axis=axes, dtype=dtype, out=write)
+
+        return run
+
+    def together(self, jobs: Sequence[Job]) -> CopyKernel:
+        def run(source: Array, source_offset: int, target: Array, target_offset: int) -> None:
+            def job(there: int, here: int, kernel: CopyKernel) -> None:
+                with np.errstate(all="ignore"):
+                    kernel(source, source_offset + there, target, target_offset + here)
+
+            self.workers.map(job, jobs)
 
         return run
 
