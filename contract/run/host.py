@@ -64,6 +64,9 @@ from contract.workspace import rounded
 __all__ = ["HostExecutor", "LoadedPlan"]
 
 NARROW_KERNELS = frozenset({"Haswell", "Zen"})  # OpenBLAS's for vectors of 256 bits
+# Of a result: the C library asks the system for as much anew each time, and a page fault for every
+# 4 KiB of it takes longer than to write them.
+LENT_BYTES = 1 << 25
 LONG_PATH = 16  # steps; only so many are worth a look at whether somebody waits for them
 
 
@@ -256,7 +259,7 @@ class HostExecutor:
         parts = tuple(self._prepare(plan, step) for step in plan.steps)
         alone = None if plan.addend_only is None else self._prepare(plan, plan.addend_only)
         every = [part.prepared for part in (parts if alone is None else (*parts, alone))]
-        new_output = allocator(plan.slots[plan.output].tensor)
+        new_output = allocator(plan.slots[plan.output].tensor, self.pool)
         panels = max((each.workspace for each in every), default=0)
         return LoadedPlan(
             plan,
@@ -295,7 +298,7 @@ class HostExecutor:
 
     def allocate(self, tensor: TensorDescriptor) -> Array:
         """An uninitialised array with the tensor's extents and strides."""
-        return allocator(tensor)()
+        return allocator(tensor, self.pool)()
 
     def timed(self, work: Callable[[], None]) -> Elapsed:
         """Do the work and measure it by the clock on the wall."""
@@ -358,8 +361,21 @@ class HostExecutor:
 # --- allocation -----------------------------------------------------------------------------
 
 
-def allocator(tensor: TensorDescriptor) -> Callable[[], Array]:
-    """A function that makes an uninitialised array with the tensor's extents and strides."""
+def allocator(tensor: TensorDescriptor, pool: MemoryPool) -> Callable[[], Array]:
+    """A function that makes an uninitialised array with the tensor's extents and strides.
+
+    Large ones lie in memory of the pool, to which it goes back when nothing refers to them.
+    """
+    dtype, extents = np.dtype(tensor.dtype), tensor.extents
+    size = span(extents, tensor.steps) * dtype.itemsize
+    if size < LENT_BYTES or dtype.hasobject:
+        return _new_array(tensor)
+    lowest, _ = offset_bounds(extents, tensor.steps)
+    first, steps = -lowest * dtype.itemsize, [step * dtype.itemsize for step in tensor.steps]
+    return lambda: np.ndarray(extents, dtype, pool.lend(size), first, steps)
+
+
+def _new_array(tensor: TensorDescriptor) -> Callable[[], Array]:
     extents, dtype = tensor.extents, np.dtype(tensor.dtype)
     empty = np.empty
     if tensor.steps == packed_strides(extents):
@@ -375,7 +391,7 @@ def _temporary(slot: Slot, offset: int) -> Callable[[Array], Array]:
     """A function from the workspace to the slot's array in it."""
     tensor, dtype = slot.tensor, np.dtype(slot.tensor.dtype)
     if dtype.hasobject:
-        make = allocator(tensor)
+        make = _new_array(tensor)
         return lambda workspace: make()
     strides = tuple(step * dtype.itemsize for step in tensor.steps)
     return lambda workspace: np.ndarray(tensor.extents, dtype, workspace, offset, strides)

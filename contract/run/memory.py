@@ -1,6 +1,8 @@
 """Memory of a call: one buffer, kept by the handle between calls, cut into the arrays it needs."""
 
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ __all__ = ["NOTHING", "Cutter", "MemoryPool"]
 
 NOTHING = np.empty(0, np.uint8)
 KEPT_BYTES = 1 << 28  # beyond this, memory goes back to the system after a call
+SPARE = 16  # of what is lent, at most this part remains unused
 
 
 class MemoryPool:
@@ -27,10 +30,35 @@ class MemoryPool:
 
     def take(self, size: int) -> Array:
         """At least ``size`` bytes that start at a line."""
+        return self._taken(size, None)
+
+    def lend(self, size: int) -> Array:
+        """``size`` bytes that start at a line, and come back when nothing refers to them."""
+        memory = self._taken(size, size + size // SPARE)
+        # An array refers to what its memory is a view of, if it is of another type than that.
+        lent = memory[:size].view(_Lent).view(_Lent)
+        lent.returned = partial(self._come_back, memory)
+        return lent
+
+    def give(self, memory: Array) -> None:
+        """Keep a buffer for the next call, unless enough is kept; the smallest go first."""
+        with self._lock:
+            self._keep(memory)
+
+    def clear(self) -> None:
+        """Give everything back to the system."""
+        with self._lock:
+            self._free.clear()
+            self._kept = 0
+
+    def _taken(self, size: int, most: int | None) -> Array:
+        """The smallest buffer of ``size`` to ``most`` bytes, or a new one."""
         if size == 0:
             return NOTHING
         with self._lock:
-            fitting = [at for at, x in enumerate(self._free) if x.size >= size]
+            fitting = [
+                at for at, x in enumerate(self._free) if size <= x.size <= (most or x.size)
+            ]
             if fitting:
                 found = self._free.pop(min(fitting, key=lambda at: self._free[at].size))
                 self._kept -= found.size
@@ -38,22 +66,32 @@ class MemoryPool:
         memory = np.empty(size + ALIGNMENT, np.uint8)
         return memory[-memory.ctypes.data % ALIGNMENT :][:size]
 
-    def give(self, memory: Array) -> None:
-        """Keep a buffer for the next call, unless enough is kept; the smallest go first."""
-        if memory.size == 0:
-            return
-        with self._lock:
-            self._free.append(memory)
-            self._free.sort(key=lambda x: x.size)
-            self._kept += memory.size
-            while self._kept > KEPT_BYTES:
-                self._kept -= self._free.pop(0 if len(self._free) > 1 else -1).size
+    def _come_back(self, memory: Array) -> None:
+        """Keep what was lent. Python may call this anywhere, so it waits for nobody."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._keep(memory)
+            finally:
+                self._lock.release()
 
-    def clear(self) -> None:
-        """Give everything back to the system."""
-        with self._lock:
-            self._free.clear()
-            self._kept = 0
+    def _keep(self, memory: Array) -> None:
+        if not 0 < memory.size <= KEPT_BYTES:
+            return
+        self._free.append(memory)
+        self._free.sort(key=lambda x: x.size)
+        self._kept += memory.size
+        while self._kept > KEPT_BYTES:
+            self._kept -= self._free.pop(0).size
+
+
+class _Lent(Array):
+    """Memory that goes back to its pool at its end."""
+
+    returned: Callable[[], None] | None = None
+
+    def __del__(self) -> None:
+        if self.returned is not None:
+            self.returned()
 
 
 class Cutter:
