@@ -8,6 +8,7 @@ combines them, and the last operation writes the tile of the target.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from functools import partial as bound
 from math import ceil, prod
 from typing import Any
 
@@ -20,15 +21,16 @@ from contract.plan import Elementwise, Permute, Plan, Scalar, Source
 from contract.run.host_finish import Blocks, Flat, offset
 from contract.run.host_kernels import (
     SMALL_ELEMENTS,
-    Combination,
     CopyKernel,
     HostKernels,
+    PassKernel,
+    TileSource,
     flatten,
 )
 from contract.run.host_operators import UFUNCS, apply_operator, spare_elements, transformed
-from contract.run.host_views import Array, compact_strides, strided, viewer
-from contract.run.memory import Cutter
-from contract.run.steps import Memory, Prepared, Run, Scalars, share
+from contract.run.host_views import Array, address, compact_strides, strided, viewer
+from contract.run.memory import Cutter, MemoryPool
+from contract.run.steps import Direct, Memory, Prepared, Run, Scalars, share
 from contract.run.workers import Workers
 from contract.workspace import rounded
 
@@ -36,6 +38,8 @@ __all__ = ["TilePass", "prepare_elementwise", "prepare_permute"]
 
 BUFFERED_BYTES = 1 << 20  # of all buffers of a tile: the cache of a core
 PLAIN_BYTES = 1 << 21  # of one operand's tile where nothing is buffered: only calls cost
+COMPILED_BYTES = 1 << 18  # of one operand's tile in a compiled pass,
+LEAST_BYTES = 1 << 14  # and no fewer for the sake of threads
 SHARED_BYTES = 1 << 17  # of one operand's tile, however few tiles there are
 TILES = 8  # so many at least, so that threads share them evenly
 LINE_BYTES = 64
@@ -54,13 +58,46 @@ def prepare_elementwise(
         return _small(plan, step)
     tiles = TilePass([slot.tensor.dtype for slot in plan.slots], step, kernels)
     count = workers.parts(tiles.count, PARALLEL_TILES)
+    compiled = tiles.compiled()
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        if compiled is not None:
+            factors = tiles.factors(scalars)
+            if _are_compiled(factors):
+                places = [address(slots[at]) for at in tiles.slots]
+                compiled.run(places, address(memory.tiles), [each.real for each in factors])
+                return
         total, body = tiles.bound(slots, scalars)
         share(workers, total, PARALLEL_TILES, memory.tiles, tiles.bytes, body, PARTS)
 
     buffers = count * 3 * NUMPY_BUFFER * tiles.dtype.itemsize
-    return Prepared(run, tiles=count * tiles.bytes, own=buffers)
+    needed = max(count * tiles.bytes, 0 if compiled is None else compiled.bytes)
+    direct = None
+    if compiled is not None and max(tiles.slots[:-1]) < plan.inputs:
+        direct = bound(_direct, compiled, tiles.slots[:-1])
+    return Prepared(run, tiles=needed, own=buffers, direct=direct)
+
+
+def _are_compiled(factors: Sequence[Any]) -> bool:
+    """Whether compiled code scales by these; what is scaled by zero is not even read."""
+    return all(each != 0 and each.imag == 0 for each in factors)
+
+
+def _direct(
+    compiled: PassKernel, slots: Sequence[int], new_output: Callable[[], Array], pool: MemoryPool
+) -> Direct:
+    """inputs -> the result in a new array, nothing scaled."""
+
+    def combined(inputs: Sequence[Array]) -> Array:
+        out, memory = new_output(), pool.take(compiled.bytes)
+        try:
+            places = [address(inputs[at]) for at in slots]
+            compiled.run([*places, address(out)], address(memory), None)
+        finally:
+            pool.give(memory)
+        return out
+
+    return combined
 
 
 def _small(plan: Plan, step: Elementwise) -> Prepared:
@@ -227,11 +264,10 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Shapes:
-    """The tiles of all sources and of the target; ``combine`` replaces NumPy's calls if there."""
+    """The tiles of all sources and of the target."""
 
     sources: Sequence[_Shape]
     target: _Shape
-    combine: Combination | None
 
 
 class TilePass:
@@ -307,20 +343,7 @@ class TilePass:
         dtype = np.dtype(self.types[self.step.target.slot])
         written = tuple(stride * dtype.itemsize for stride in self.target)
         target = _Shape(extents, written, (), prod(extents), None)
-        return _Shapes(
-            shapes, target, self._combination(shapes, extents) if dtype == self.dtype else None
-        )
-
-    def _combination(
-        self, shapes: Sequence[_Shape], extents: tuple[int, ...]
-    ) -> Combination | None:
-        """The compiled kernel for sources where they are loaded, or lie; None: there is none."""
-        size = self.dtype.itemsize
-        strides = [shape.memory if shape.load is None else shape.buffer for shape in shapes]
-        read = [tuple(stride // size for stride in each) for each in strides]
-        return self.kernels.combination(
-            extents, [*read, self.target], self.step.dtype, self.step.operators
-        )
+        return _Shapes(shapes, target)
 
     def _shape(self, source: _Operand, extents: tuple[int, ...]) -> _Shape:
         shape = tuple(n if at in source.held else 1 for at, n in enumerate(extents))
@@ -337,7 +360,41 @@ class TilePass:
             kernel,
         )
 
+    def compiled(self) -> PassKernel | None:
+        """The whole pass as compiled code, where the family has it."""
+        types = [self.types[source.slot] for source in self.sources]
+        is_plain = all(source.operator is Operator.IDENTITY for source in self.sources)
+        if not is_plain or self.types[self.step.target.slot] != self.step.dtype:
+            return None
+        lined = [self.target, *(source.strides for source in self.sources if source.loaded)]
+        whole = prod(self.extents) * self.dtype.itemsize
+        size = max(min(COMPILED_BYTES, whole // TILES), LEAST_BYTES)
+        blocks = _blocks(self.extents, lined, size // self.dtype.itemsize)
+        blocks = tuple(
+            ceil(n / ceil(n / most)) for n, most in zip(self.extents, blocks, strict=True)
+        )
+        sources = [
+            TileSource(
+                source.strides,
+                dtype,
+                source.held,
+                *(_panel(blocks, source.held, self.dtype) if source.loaded else (None, 0)),
+            )
+            for source, dtype in zip(self.sources, types, strict=True)
+        ]
+        given = self.extents, blocks, sources, self.target, self.step.dtype
+        return self.kernels.combined(*given, self.step.operators)
+
     # --- one call -------------------------------------------------------------------------
+
+    @property
+    def slots(self) -> list[int]:
+        """Of the sources, then of the target."""
+        return [*(source.slot for source in self.sources), self.step.target.slot]
+
+    def factors(self, scalars: Scalars) -> list[Any]:
+        """What each source is scaled by."""
+        return [1 if each.scalar is None else scalars[each.scalar] for each in self.sources]
 
     def bound(
         self, slots: Sequence[Array], scalars: Scalars
@@ -345,9 +402,9 @@ class TilePass:
         """How many tiles there are, and body(begin, end, memory) for some of them."""
         memories = [flatten(slots[source.slot]) for source in self.sources]
         target = flatten(slots[self.step.target.slot])
-        factors = [None if s.scalar is None else scalars[s.scalar] for s in self.sources]
+        factors = self.factors(scalars)
         grid = self.grid
-        if self.plain_grid is not None and all(f is None or f == 1 for f in factors):
+        if self.plain_grid is not None and all(factor == 1 for factor in factors):
             grid = self.plain_grid
 
         def body(begin: int, end: int, cutter: Cutter) -> None:
@@ -385,10 +442,6 @@ class _Tiles:
         self.spare = cutter.take(max(spares, default=0), dtype)
         self.sum = cutter.take(prod(blocks) if len(sizes) > 2 else 0, dtype)
         self.zero = np.zeros((), dtype)
-        self.as_loaded = all(  # nothing is scaled away from where it lies
-            factor is None or factor == 1 or (source.loaded and factor != 0)
-            for source, factor in zip(tiles.sources, factors, strict=True)
-        )
 
     def run(self, starts: Sequence[int], extents: tuple[int, ...], target: Flat) -> None:
         """Combine one tile of every source into a tile of the target."""
@@ -399,9 +452,6 @@ class _Tiles:
             out[...] = 0
             return
         values = (self._value(at, shape, starts) for at, shape in enumerate(shapes.sources))
-        if shapes.combine is not None and self.as_loaded:
-            shapes.combine([each.ctypes.data for each in (*values, out)])
-            return
         found = next(values)
         if len(self.memories) == 1:
             np.copyto(out, found, casting="unsafe")
@@ -416,7 +466,7 @@ class _Tiles:
     def _value(self, at: int, shape: _Shape, starts: Sequence[int]) -> Array:
         """scalar * op(tile); what is scaled by zero is not read."""
         source, factor = self.tiles.sources[at], self.factors[at]
-        if factor is not None and factor == 0:
+        if factor == 0:
             return self.zero
         buffer = self.buffers[at]
         if shape.load is None:
@@ -427,7 +477,7 @@ class _Tiles:
             shape.load(flat, origin + offset(source.strides, starts), buffer, 0)
             apply_operator(source.operator, buffer[: shape.count], self.spare)
             value = strided(buffer, 0, shape.shape, shape.buffer)
-        if factor is None or factor == 1:
+        if factor == 1:
             return value
         assert buffer is not None
         scaled = strided(buffer, 0, shape.shape, shape.buffer)

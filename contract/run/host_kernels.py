@@ -17,14 +17,15 @@ __all__ = [
     "PARALLEL_BYTES",
     "SMALL_ELEMENTS",
     "BoxKernel",
-    "Combination",
     "CopyKernel",
     "HostKernels",
     "Job",
     "LoopRow",
     "MatmulKernel",
+    "PassKernel",
     "ProductKernel",
     "TileShape",
+    "TileSource",
     "flatten",
     "strided_view",
 ]
@@ -35,11 +36,35 @@ ProductKernel = Callable[[Array, int, Array, int, Array, int], None]
 MatmulKernel = Callable[[Array, Array, Array], None]
 # What a product is, as run.numba_tiles says; shares of its boxes; whether threads are woken.
 BoxKernel = Callable[[Sequence[int], int, bool], None]
-Combination = Callable[[Sequence[int]], None]  # the addresses of the operands and the target
 LoopRow = tuple[str, int, tuple[int, int, int]]  # kind, extent, strides in a, b, d
 
 SMALL_ELEMENTS = 1 << 13  # below, NumPy is done before a compiled kernel has its arguments
 PARALLEL_BYTES = 1 << 18  # smaller moves are done before a second thread has started
+
+
+class TileSource(NamedTuple):
+    """An operand of a pass over tiles: where it lies, and where its tiles are loaded.
+
+    Strides are in elements, ``buffer`` those in a buffer of ``size`` elements, or None where tiles
+    are read in place. Tiles have the dimensions ``held``; along the others they broadcast.
+    """
+
+    strides: tuple[int, ...]
+    dtype: str
+    held: tuple[int, ...]
+    buffer: tuple[int, ...] | None
+    size: int
+
+
+class PassKernel(NamedTuple):
+    """A pass over tiles by all threads, with ``bytes`` of memory.
+
+    It is run with the addresses of the operands and the target, that of the memory, and a real
+    factor of each operand, or None where all are 1.
+    """
+
+    run: Callable[[Sequence[int], int, Sequence[float] | None], None]
+    bytes: int
 
 
 class TileShape(NamedTuple):
@@ -74,17 +99,16 @@ class HostKernels(Protocol):
     ) -> CopyKernel:
         """target[i] = source[i], converted as astype does: (source, offset, target, offset)."""
 
-    def combination(
+    def combined(
         self,
         extents: Sequence[int],
-        strides: Sequence[Sequence[int]],
+        blocks: Sequence[int],
+        sources: Sequence[TileSource],
+        target_strides: Sequence[int],
         dtype: str,
         operators: Sequence[BinaryOperator],
-    ) -> Combination | None:
-        """target[i] = ((one o two) o three)[i], all of one type, from their addresses.
-
-        ``strides`` are those of the operands and, last, of the target; None: NumPy is as good.
-        """
+    ) -> PassKernel | None:
+        """target[i] = ((f1 * one o f2 * two) o f3 * three)[i] in tiles; None: NumPy is as good."""
 
     def reduces(self, source_dtype: str, target_dtype: str) -> bool:
         """Whether ``reduce`` reads the source's type at full speed."""

@@ -56,9 +56,7 @@ class MemoryPool:
         if size == 0:
             return NOTHING
         with self._lock:
-            fitting = [
-                at for at, x in enumerate(self._free) if size <= x.size <= (most or x.size)
-            ]
+            fitting = [at for at, x in enumerate(self._free) if size <= x.size <= (most or x.size)]
             if fitting:
                 found = self._free.pop(min(fitting, key=lambda at: self._free[at].size))
                 self._kept -= found.size

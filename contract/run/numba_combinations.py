@@ -1,59 +1,56 @@
 """Compiled sums and products of two or three operands, element by element, in rows of vectors."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
+from numba import carray  # type: ignore[attr-defined]
 from numba.core import types
 
 from contract.operators import BinaryOperator
-from contract.run.host_kernels import Combination
 from contract.run.host_views import Array
-from contract.run.numba_tools import compiled, emitted
+from contract.run.numba_tools import address_of, compiled, emitted, integers
 
-__all__ = ["combination"]
+__all__ = ["COMBINED", "combination", "combiner"]
 
 VECTOR_BYTES = 64
 NOTHING, SUM, PRODUCT = range(3)  # how a second and a third operand come in, if at all
 _CODES = {BinaryOperator.ADD: SUM, BinaryOperator.MUL: PRODUCT}
-_KINDS: dict[str, Any] = {
+COMBINED: dict[str, Any] = {
     "float32": np.float32(0),
     "float64": np.float64(0),
     "complex64": np.complex64(0),
     "complex128": np.complex128(0),
 }
+# A table: the two operators, the bytes of a row, for each operand 1 or, where one element is its
+# row, 0, and the number of loops; then their extents and the steps of operands and target.
+FIRST, SECOND, ROW, MOVES, LOOPS, NUMBERS, LOOP = 0, 1, 2, 3, 6, 7, 5
 
 
 def combination(
     extents: Sequence[int],
     strides: Sequence[Sequence[int]],
-    dtype: str,
+    size: int,
     operators: Sequence[BinaryOperator],
-) -> Combination | None:
-    """target[i] = ((one o two) o three)[i], the types all the same; None: not compiled.
+) -> Array | None:
+    """The table for elements of ``size`` bytes; None where there is no compiled code for it.
 
-    ``strides`` (elements) are those of the operands and, last, of the target. Along the first
-    dimension the target is contiguous, and an operand is as well or has one element.
+    ``strides`` (elements) are those of two or three operands and, last, of the target. Along the
+    first dimension the target is contiguous, and an operand is as well or has one element.
     """
     codes = [_CODES.get(operator, NOTHING) for operator in operators]
     along = [steps[0] for steps in strides] if extents else []
-    known = dtype in _KINDS and len(codes) in (1, 2) and NOTHING not in codes
-    if not known or along[-1:] != [1] or not {0, 1}.issuperset(along):
+    if len(codes) not in (1, 2) or NOTHING in codes:
         return None
-    size = np.dtype(dtype).itemsize
+    if along[-1:] != [1] or not {0, 1}.issuperset(along):
+        return None
     every = [*strides[:2], strides[-2], strides[-1]]  # of two operands the second once more
-    first, second = (*codes, NOTHING)[:2]
-    row = np.array([extents[0] * size, *(steps[0] for steps in every)], np.int64)
+    numbers = [*(*codes, NOTHING)[:2], extents[0] * size, *(steps[0] for steps in every[:3])]
     outer = [(n, *(size * steps[at] for steps in every)) for at, n in enumerate(extents) if at]
-    loops, kind = np.array(outer or [(1, 0, 0, 0, 0)], np.int64), _KINDS[dtype]
-
-    def run(addresses: Sequence[int]) -> None:
-        one, two, *_ = addresses
-        combine(kind, first, second, row, loops, one, two, addresses[-2], addresses[-1])
-
-    return run
+    loops = [loop for loop in outer if loop[0] > 1] or [(1, 0, 0, 0, 0)]
+    return np.array([*numbers, len(loops), *np.ravel(loops)], np.int64)
 
 
 # --- instructions ---------------------------------------------------------------------------
@@ -61,19 +58,20 @@ def combination(
 
 @emitted
 def _combined(
-    context: Any, kind: Any, first: Any, second: Any, x: Any, y: Any, z: Any, to: Any
+    context: Any, kind: Any, first: Any, second: Any, factors: Any, x: Any, y: Any, z: Any, to: Any
 ) -> Any:
-    """A vector at ``to``: the one at x with that at y, then with that at z."""
+    """A vector at ``to``: the one at x with that at y, then with that at z, each scaled."""
     write = _Writer(kind, 8 * VECTOR_BYTES // kind.bitwidth, first, second)
-    return types.void(kind, first, second, *[types.intp] * 4), write
+    return types.void(kind, first, second, factors, *[types.intp] * 4), write
 
 
 @emitted
 def _combined_one(
-    context: Any, kind: Any, first: Any, second: Any, x: Any, y: Any, z: Any, to: Any
+    context: Any, kind: Any, first: Any, second: Any, factors: Any, x: Any, y: Any, z: Any, to: Any
 ) -> Any:
     """The same with one element."""
-    return types.void(kind, first, second, *[types.intp] * 4), _Writer(kind, 1, first, second)
+    write = _Writer(kind, 1, first, second)
+    return types.void(kind, first, second, factors, *[types.intp] * 4), write
 
 
 class _Writer:
@@ -88,14 +86,23 @@ class _Writer:
         self.codes = first.literal_value, second.literal_value
 
     def __call__(self, codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        *sources, to = (builder.inttoptr(each, self.vector.as_pointer()) for each in arguments[3:])
-        value = builder.load(sources[0], align=1)
-        for code, source in zip(self.codes, sources[1:], strict=True):
+        *sources, to = (builder.inttoptr(each, self.vector.as_pointer()) for each in arguments[4:])
+        factors = [builder.extract_value(arguments[3], at) for at in range(len(sources))]
+        value = self._scaled(builder, sources[0], factors[0])
+        for code, source, factor in zip(self.codes, sources[1:], factors[1:], strict=True):
             if code != NOTHING:
-                other = builder.load(source, align=1)
+                other = self._scaled(builder, source, factor)
                 value = (builder.fadd if code == SUM else self._product(builder))(value, other)
         builder.store(value, to, align=1)
         return codegen.get_dummy_value()
+
+    def _scaled(self, builder: Any, source: Any, factor: Any) -> Any:
+        """The vector at ``source`` times a real number in all of its places."""
+        nothing = ir.Constant(self.vector, ir.Undefined)
+        first = builder.insert_element(nothing, factor, ir.IntType(32)(0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.count), None)
+        everywhere = builder.shuffle_vector(first, nothing, zeros)
+        return builder.fmul(builder.load(source, align=1), everywhere)
 
     def _product(self, builder: Any) -> Callable[[Any, Any], Any]:
         return partial(self._complex_product, builder) if self.is_complex else builder.fmul
@@ -142,41 +149,44 @@ def _width(context: Any, kind: Any) -> Any:
     return types.intp(kind), write
 
 
+@emitted
+def _factors(context: Any, kind: Any, table: Any) -> Any:
+    """Three real numbers of the precision of ``kind``, from an address."""
+    real = kind.underlying_float if kind in types.complex_domain else kind
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        table = builder.inttoptr(arguments[1], codegen.get_value_type(real).as_pointer())
+        places = (builder.gep(table, [ir.IntType(64)(at)]) for at in range(3))
+        numbers = [builder.load(place) for place in places]
+        return codegen.make_tuple(builder, signature.return_type, numbers)
+
+    return types.UniTuple(real, 3)(kind, types.intp), write  # type: ignore[no-untyped-call]
+
+
 # --- loops ------------------------------------------------------------------------------------
 
 
 @compiled
-def combine(
-    kind: Any,
-    first: int,
-    second: int,
-    row: Array,
-    loops: Array,
-    one: int,
-    two: int,
-    three: int,
-    to: int,
-) -> None:
-    """target = ((one o two) o three), row by row.
-
-    ``row`` has the bytes of a row, and for each operand and the target 1 or, where one element is
-    the operand's row, 0. ``loops`` have extents and the same steps in bytes, the fastest first.
-    """
+def combine(kind: Any, table: int, one: int, two: int, three: int, to: int, given: int) -> None:
+    """target = ((f1 * one o f2 * two) o f3 * three), row by row; the factors are at ``given``."""
+    row = carray(integers(table), NUMBERS)
+    loops = carray(integers(table + 8 * NUMBERS), (row[LOOPS], LOOP))
+    factors = _factors(kind, given)
     vectors = np.empty(3 * VECTOR_BYTES, np.uint8)
     room = vectors.ctypes.data
     index = np.zeros(loops.shape[0], np.int64)
     while True:
         x, y, z = one, two, three
-        if row[1] == 0:
+        if row[MOVES] == 0:
             _spread(kind, x, room)
             x = room
-        if row[2] == 0:
+        if row[MOVES + 1] == 0:
             _spread(kind, y, room + VECTOR_BYTES)
             y = room + VECTOR_BYTES
-        if row[3] == 0:
+        if row[MOVES + 2] == 0:
             _spread(kind, z, room + 2 * VECTOR_BYTES)
             z = room + 2 * VECTOR_BYTES
-        _combine_row(kind, first, second, row, x, y, z, to)
+        _combine_row(kind, row, factors, x, y, z, to)
         at = 0
         while at < loops.shape[0]:
             index[at] += 1
@@ -193,34 +203,52 @@ def combine(
 
 
 @compiled
-def _combine_row(
-    kind: Any, first: int, second: int, row: Array, x: int, y: int, z: int, to: int
-) -> None:
+def _combine_row(kind: Any, row: Array, factors: Any, x: int, y: int, z: int, to: int) -> None:
     """One row; the operators are compiled in, one after the other."""
+    first, second = row[FIRST], row[SECOND]
     if second == NOTHING:
         if first == SUM:
-            _combine_vectors(kind, SUM, NOTHING, row, x, y, z, to)
+            _combine_vectors(kind, SUM, NOTHING, row, factors, x, y, z, to)
         else:
-            _combine_vectors(kind, PRODUCT, NOTHING, row, x, y, z, to)
+            _combine_vectors(kind, PRODUCT, NOTHING, row, factors, x, y, z, to)
     elif second == SUM:
         if first == SUM:
-            _combine_vectors(kind, SUM, SUM, row, x, y, z, to)
+            _combine_vectors(kind, SUM, SUM, row, factors, x, y, z, to)
         else:
-            _combine_vectors(kind, PRODUCT, SUM, row, x, y, z, to)
+            _combine_vectors(kind, PRODUCT, SUM, row, factors, x, y, z, to)
     elif first == SUM:
-        _combine_vectors(kind, SUM, PRODUCT, row, x, y, z, to)
+        _combine_vectors(kind, SUM, PRODUCT, row, factors, x, y, z, to)
     else:
-        _combine_vectors(kind, PRODUCT, PRODUCT, row, x, y, z, to)
+        _combine_vectors(kind, PRODUCT, PRODUCT, row, factors, x, y, z, to)
 
 
 @compiled
 def _combine_vectors(
-    kind: Any, first: int, second: int, row: Array, x: int, y: int, z: int, to: int
+    kind: Any,
+    first: int,
+    second: int,
+    row: Array,
+    factors: Any,
+    x: int,
+    y: int,
+    z: int,
+    to: int,
 ) -> None:
-    size, width = row[0], _width(kind)
-    sx, sy, sz = row[1], row[2], row[3]
+    size, width = row[ROW], _width(kind)
+    sx, sy, sz = row[MOVES], row[MOVES + 1], row[MOVES + 2]
     whole = size - size % VECTOR_BYTES
     for at in range(0, whole, VECTOR_BYTES):
-        _combined(kind, first, second, x + sx * at, y + sy * at, z + sz * at, to + at)
+        _combined(kind, first, second, factors, x + sx * at, y + sy * at, z + sz * at, to + at)
     for at in range(whole, size, width):
-        _combined_one(kind, first, second, x + sx * at, y + sy * at, z + sz * at, to + at)
+        _combined_one(kind, first, second, factors, x + sx * at, y + sy * at, z + sz * at, to + at)
+
+
+@cache
+def combiner(dtype: str) -> int:
+    """The address of what combines: a table, three operands, the target, the factors."""
+    kind = COMBINED[dtype]
+
+    def combined(table: int, x: int, y: int, z: int, to: int, factors: int) -> None:
+        combine(kind, table, x, y, z, to, factors)
+
+    return address_of(combined, 6)

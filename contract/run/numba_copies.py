@@ -26,7 +26,7 @@ from contract.run.numba_tools import (
     prefetch,
 )
 
-__all__ = ["WIDTHS", "Region", "copy", "copy_region", "part"]
+__all__ = ["CONVERTED", "Region", "copy", "copy_region", "is_copied", "part"]
 
 LINE = 64
 # Blocks of a copy, bytes. Memory is read and written at full speed in runs of about a quarter of
@@ -59,7 +59,13 @@ _KINDS: dict[int, np.dtype[Any]] = {
     16: np.dtype(np.complex128),
 }
 _LANES = {1: 16, 2: 16, 4: 16, 8: 8, 16: 4}
-WIDTHS = frozenset(_KINDS)
+# Types with compiled conversions between them
+CONVERTED = frozenset(
+    {
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+        *("float32", "float64", "complex64", "complex128"),
+    }
+)
 NOTHING = np.empty(0, np.int64)
 
 
@@ -128,6 +134,17 @@ NUMBERS, LOOP = 5, 5
 def _table(run: int, pitch: int, first: Array, second: Array, loops: Array) -> Array:
     parts = (run, pitch, first.size, second.size, len(loops)), first.ravel(), second, loops.ravel()
     return np.concatenate([np.asarray(part, np.int64) for part in parts])
+
+
+def is_copied(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    """Whether there is a compiled copy; conversions that NumPy warns about are NumPy's."""
+    if source == target:
+        return source.itemsize in _KINDS and not source.hasobject
+    if source.name not in CONVERTED or target.name not in CONVERTED:
+        return False
+    return "iufc".index(source.kind.replace("u", "i")) <= "iufc".index(
+        target.kind.replace("u", "i")
+    )
 
 
 def copy_region(

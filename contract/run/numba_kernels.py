@@ -15,18 +15,19 @@ from contract.operators import BinaryOperator
 from contract.run.host_kernels import (
     PARALLEL_BYTES,
     BoxKernel,
-    Combination,
     CopyKernel,
     Job,
     LoopRow,
     MatmulKernel,
+    PassKernel,
     ProductKernel,
     TileShape,
+    TileSource,
 )
 from contract.run.host_views import Array, address
-from contract.run.numba_combinations import combination
-from contract.run.numba_copies import WIDTHS, copy, copy_region
+from contract.run.numba_copies import CONVERTED, copy, copy_region, is_copied
 from contract.run.numba_copies import part as copy_part
+from contract.run.numba_passes import combined_pass
 from contract.run.numba_reductions import Reduction, is_reduced, reduction, together
 from contract.run.numba_team import Team
 from contract.run.numba_tile_code import tile_shape
@@ -66,7 +67,7 @@ class NumbaKernels(NumpyKernels):
         target_dtype: str,
     ) -> CopyKernel:
         one, two = np.dtype(source_dtype), np.dtype(target_dtype)
-        if not _is_compiled(one, two) or 0 in extents:
+        if not is_copied(one, two) or 0 in extents:
             return super().copy(extents, source_strides, target_strides, source_dtype, target_dtype)
         region, shift_s, shift_t = copy_region(extents, source_strides, target_strides, one, two)
         table, units, size_s, size_t = region.table, region.units, one.itemsize, two.itemsize
@@ -88,14 +89,17 @@ class NumbaKernels(NumpyKernels):
 
         return run
 
-    def combination(
+    def combined(
         self,
         extents: Sequence[int],
-        strides: Sequence[Sequence[int]],
+        blocks: Sequence[int],
+        sources: Sequence[TileSource],
+        target_strides: Sequence[int],
         dtype: str,
         operators: Sequence[BinaryOperator],
-    ) -> Combination | None:
-        return combination(extents, strides, dtype, operators)
+    ) -> PassKernel | None:
+        given = extents, blocks, sources, target_strides, dtype, operators
+        return combined_pass(*given, self.team)
 
     def reduces(self, source_dtype: str, target_dtype: str) -> bool:
         return source_dtype == target_dtype or is_reduced(source_dtype, target_dtype)
@@ -140,7 +144,7 @@ class NumbaKernels(NumpyKernels):
         summed = [row for row in table if row[0] == "k"]
         if (
             np.dtype(dtype).kind not in "iufc"
-            or dtype not in _COMPILED
+            or dtype not in CONVERTED
             or (prod(row[1] for row in summed) > MOST_SUMMED)
         ):
             return super().loops(dtype, table)
@@ -171,25 +175,6 @@ class NumbaKernels(NumpyKernels):
 def _reach(row: LoopRow) -> int:
     """How far one step of a loop goes in both operands."""
     return abs(row[2][0]) + abs(row[2][1])
-
-
-_COMPILED = frozenset(
-    {
-        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-        *("float32", "float64", "complex64", "complex128"),
-    }
-)
-
-
-def _is_compiled(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Whether there is a compiled copy; conversions that NumPy warns about are NumPy's."""
-    if source == target:
-        return source.itemsize in WIDTHS and not source.hasobject
-    if source.name not in _COMPILED or target.name not in _COMPILED:
-        return False
-    return "iufc".index(source.kind.replace("u", "i")) <= "iufc".index(
-        target.kind.replace("u", "i")
-    )
 
 
 def _offsets(rows: Sequence[LoopRow], operand: int) -> Array:

@@ -12,13 +12,14 @@ from contract.operators import BinaryOperator
 from contract.run.host_kernels import (
     PARALLEL_BYTES,
     BoxKernel,
-    Combination,
     CopyKernel,
     Job,
     LoopRow,
     MatmulKernel,
+    PassKernel,
     ProductKernel,
     TileShape,
+    TileSource,
     strided_view,
 )
 from contract.run.host_operators import UFUNCS
@@ -67,13 +68,15 @@ class NumpyKernels:
 
         return run
 
-    def combination(
+    def combined(
         self,
         extents: Sequence[int],
-        strides: Sequence[Sequence[int]],
+        blocks: Sequence[int],
+        sources: Sequence[TileSource],
+        target_strides: Sequence[int],
         dtype: str,
         operators: Sequence[BinaryOperator],
-    ) -> Combination | None:
+    ) -> PassKernel | None:
         return None
 
     def reduces(self, source_dtype: str, target_dtype: str) -> bool:

@@ -52,7 +52,7 @@ LEVELS = (
         "run.numba_combinations",
         "run.numba_tile_code",
     },
-    {"run.numba_reductions", "run.numba_tiles"},
+    {"run.numba_passes", "run.numba_reductions", "run.numba_tiles"},
     {"run.numba_kernels"},
     {"run.kernel_families", "run.host_finish", "run.host_panels", "run.host_tiles"},
     {"run.host_elementwise", "run.host_reductions"},

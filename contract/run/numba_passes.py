@@ -1,0 +1,187 @@
+"""Elementwise passes, compiled: tiles are loaded where that is needed, combined, and written.
+
+Threads of a team share the tiles. An operand that is converted or has another fastest dimension
+is copied into a buffer tile by tile, the others are read where they lie.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import product
+from math import prod
+
+import numpy as np
+from numba import carray  # type: ignore[attr-defined]
+
+from contract.operators import BinaryOperator
+from contract.run.host_kernels import PassKernel, TileSource
+from contract.run.host_views import Array, address
+from contract.run.numba_combinations import COMBINED, combination, combiner
+from contract.run.numba_copies import copy_region, is_copied
+from contract.run.numba_team import PART_ARGUMENTS, Team
+from contract.run.numba_tools import address_of, call_address, compiled, integers, load
+from contract.workspace import rounded
+
+__all__ = ["combined_pass"]
+
+THREAD_WORK = 1 << 13  # elements worth a thread that is awake,
+WAKING_WORK = 1 << 16  # and one that has to be woken
+PARTS = 4  # for each thread
+# A pass: operands, loops over tiles, bytes of a thread's buffers, and the address of what combines.
+OPERANDS, CUTS, LANE, COMBINER, NUMBERS = range(5)
+# Then come the loops: how many tiles there are, and the bytes from one to the next in each operand
+# and the target; where the buffer of each operand begins; and, for every set of loops of which a
+# tile is the last one, what loads each operand (its address, or 0, its table and units) and the
+# table of what combines them.
+LOADED = 3  # entries
+
+
+def combined_pass(
+    extents: Sequence[int],
+    blocks: Sequence[int],
+    sources: Sequence[TileSource],
+    target: Sequence[int],
+    dtype: str,
+    operators: Sequence[BinaryOperator],
+    team: Team,
+) -> PassKernel | None:
+    """target = ((f1 * one o f2 * two) o f3 * three) in tiles of ``blocks``; None: not compiled.
+
+    Strides are in elements. The factors are real.
+    """
+    if dtype not in COMBINED or 0 in extents:
+        return None
+    made = _Pass(extents, blocks, sources, target, dtype, operators)
+    if not made.is_compiled:
+        return None
+    table, parts = made.table, min(made.count, PARTS * team.workers.threads)
+    work = prod(extents)
+    parts = max(min(parts, work // THREAD_WORK), 1)
+    lanes, wakes, at = min(parts, team.workers.threads), work >= WAKING_WORK, address(table)
+    real = np.zeros((), dtype).real.dtype
+    ones = np.ones(3, real)
+
+    def run(addresses: Sequence[int], room: int, factors: Sequence[float] | None) -> None:
+        scales = ones if factors is None else np.resize(np.array(factors, real), 3)
+        *_, to = addresses
+        one, two, three = (*addresses[:-1], addresses[1])[:3]
+        given = at, room, address(scales), one, two, three, to
+        team.run(_part_address(), given, made.count, parts, wakes)
+
+    return PassKernel(run, lanes * made.lane)
+
+
+class _Pass:
+    """The table of a pass, and the tables that it refers to."""
+
+    def __init__(
+        self,
+        extents: Sequence[int],
+        blocks: Sequence[int],
+        sources: Sequence[TileSource],
+        target: Sequence[int],
+        dtype: str,
+        operators: Sequence[BinaryOperator],
+    ) -> None:
+        self._blocks, self._sources, self._target = tuple(blocks), sources, target
+        self._dtype, self._operators = np.dtype(dtype), operators
+        self._tables: list[Array] = []  # which are referred to by their addresses
+        counts = [-(-n // block) for n, block in zip(extents, blocks, strict=True)]
+        cuts = [at for at, count in enumerate(counts) if count > 1]
+        self.count = prod(counts)
+        buffers = [0]
+        for source in sources:
+            size = 0 if source.buffer is None else source.size * self._dtype.itemsize
+            buffers.append(buffers[-1] + rounded(size))
+        self.lane = buffers.pop()
+        lasts = [extents[at] - (counts[at] - 1) * self._blocks[at] for at in cuts]
+        shapes: list[int] = []
+        self.is_compiled = True
+        for chosen in product((False, True), repeat=len(cuts)):
+            sizes = list(self._blocks)
+            for at, last, is_last in zip(cuts, lasts, reversed(chosen), strict=True):
+                sizes[at] = last if is_last else sizes[at]
+            shapes += self._shape(sizes)
+        loops = [(counts[at], *self._steps(at)) for at in cuts]
+        code = combiner(dtype) if self.is_compiled else 0
+        numbers = len(sources), len(cuts), self.lane, code
+        self.table = np.array([*numbers, *np.ravel(loops), *buffers, *shapes], np.int64)
+
+    def _steps(self, at: int) -> list[int]:
+        """Bytes from one tile to the next along a dimension, in every operand and the target."""
+        size = self._blocks[at]
+        steps = [each.strides[at] * np.dtype(each.dtype).itemsize for each in self._sources]
+        return [size * step for step in (*steps, self._target[at] * self._dtype.itemsize)]
+
+    def _shape(self, extents: Sequence[int]) -> list[int]:
+        """How tiles of these extents are loaded and combined."""
+        entries: list[int] = []
+        strides = []
+        for source in self._sources:
+            strides.append(source.strides if source.buffer is None else source.buffer)
+            entries += self._load(source, extents)
+        found = combination(
+            extents, [*strides, self._target], self._dtype.itemsize, self._operators
+        )
+        if found is None:
+            self.is_compiled = False
+            return entries
+        self._tables.append(found)
+        return [*entries, address(found)]
+
+    def _load(self, source: TileSource, extents: Sequence[int]) -> tuple[int, int, int]:
+        """What copies a tile into its buffer."""
+        if source.buffer is None:
+            return 0, 0, 0
+        dtype = np.dtype(source.dtype)
+        if not is_copied(dtype, self._dtype):
+            self.is_compiled = False
+            return 0, 0, 0
+        held = [n if at in source.held else 1 for at, n in enumerate(extents)]
+        region, *_ = copy_region(held, source.strides, source.buffer, dtype, self._dtype)
+        self._tables.append(region.table)
+        return region.kernel, address(region.table), region.units
+
+
+# --- tiles ------------------------------------------------------------------------------------
+
+
+@compiled
+def _run_tiles(given: int, begin: int, end: int, lane: int) -> None:
+    """Tiles begin..end; given are the addresses of table, buffers, factors, operands, target."""
+    table = load(given, 0)
+    operands, cuts = load(table, OPERANDS), load(table, CUTS)
+    width = operands + 2
+    loops = carray(integers(table + 8 * NUMBERS), (cuts, width))
+    buffers = table + 8 * (NUMBERS + cuts * width)
+    shapes, entries = buffers + 8 * operands, LOADED * operands + 1
+    room = load(given, 1) + lane * load(table, LANE)
+    places = np.empty(4, np.int64)
+    for tile in range(begin, end):
+        for each in range(3):
+            places[each] = load(given, 3 + each)
+        to, at, last = load(given, 6), tile, 0
+        for cut in range(cuts):
+            here, at = at % loops[cut, 0], at // loops[cut, 0]
+            last |= (1 if here == loops[cut, 0] - 1 else 0) << cut
+            for each in range(operands):
+                places[each] += here * loops[cut, 1 + each]
+            to += here * loops[cut, 1 + operands]
+        shape = shapes + 8 * last * entries
+        for each in range(operands):
+            load_kernel = load(shape, LOADED * each)
+            if load_kernel != 0:
+                buffer = room + load(buffers, each)
+                copied = load(shape, LOADED * each + 1)
+                units = load(shape, LOADED * each + 2)
+                call_address(load_kernel, (copied, places[each], buffer, 0, units))
+                places[each] = buffer
+        third = places[2] if operands == 3 else places[1]
+        combined = load(shape, entries - 1)
+        factors = load(given, 2)
+        one, two = places[0], places[1]
+        call_address(load(table, COMBINER), (combined, one, two, third, to, factors))
+
+
+@cache
+def _part_address() -> int:
+    return address_of(_run_tiles, PART_ARGUMENTS)
