@@ -38,8 +38,8 @@ __all__ = ["TilePass", "prepare_elementwise", "prepare_permute"]
 
 BUFFERED_BYTES = 1 << 20  # of all buffers of a tile: the cache of a core
 PLAIN_BYTES = 1 << 21  # of one operand's tile where nothing is buffered: only calls cost
-COMPILED_BYTES = 1 << 18  # of one operand's tile in a compiled pass,
-LEAST_BYTES = 1 << 14  # and no fewer for the sake of threads
+COMPILED_BYTES = 1 << 19  # of all buffers of a tile in a compiled pass,
+LEAST_BYTES = 1 << 14  # and of one operand's tile, however few there are
 SHARED_BYTES = 1 << 17  # of one operand's tile, however few tiles there are
 TILES = 8  # so many at least, so that threads share them evenly
 LINE_BYTES = 64
@@ -316,7 +316,8 @@ class TilePass:
         held = tuple(at for at, stride in enumerate(strides) if stride)
         spread = bool(self.extents) and 0 not in held and self.extents[0] < SHORT_RUN
         if spread:  # rows too short to broadcast one by one
-            held = tuple(range(len(strides)))
+            inner = next((at for at in held if prod(self.extents[:at]) >= SHORT_RUN), len(strides))
+            held = tuple(range(inner)) + tuple(at for at in held if at >= inner)
         loaded = (
             dtype != self.step.dtype
             or source.operator is not Operator.IDENTITY
@@ -368,7 +369,8 @@ class TilePass:
             return None
         lined = [self.target, *(source.strides for source in self.sources if source.loaded)]
         whole = prod(self.extents) * self.dtype.itemsize
-        size = max(min(COMPILED_BYTES, whole // TILES), LEAST_BYTES)
+        most = COMPILED_BYTES // max(sum(source.loaded for source in self.sources), 1)
+        size = max(min(most, whole // TILES), LEAST_BYTES)
         blocks = _blocks(self.extents, lined, size // self.dtype.itemsize)
         blocks = tuple(
             ceil(n / ceil(n / most)) for n, most in zip(self.extents, blocks, strict=True)

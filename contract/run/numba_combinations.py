@@ -9,6 +9,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import carray  # type: ignore[attr-defined]
 from numba.core import types
 
+from contract.layout import fuse
 from contract.operators import BinaryOperator
 from contract.run.host_views import Array
 from contract.run.numba_tools import address_of, compiled, emitted, integers
@@ -41,12 +42,14 @@ def combination(
     first dimension the target is contiguous, and an operand is as well or has one element.
     """
     codes = [_CODES.get(operator, NOTHING) for operator in operators]
-    along = [steps[0] for steps in strides] if extents else []
     if len(codes) not in (1, 2) or NOTHING in codes:
         return None
-    if along[-1:] != [1] or not {0, 1}.issuperset(along):
+    is_row = bool(extents) and extents[0] > 1
+    extents, every = fuse(extents, *strides[:2], strides[-2], strides[-1])  # two: the second again
+    if not is_row:  # of one element
+        extents, every = (1, *extents), tuple((1, *steps) for steps in every)
+    if every[-1][0] != 1 or not {0, 1}.issuperset(steps[0] for steps in every):
         return None
-    every = [*strides[:2], strides[-2], strides[-1]]  # of two operands the second once more
     numbers = [*(*codes, NOTHING)[:2], extents[0] * size, *(steps[0] for steps in every[:3])]
     outer = [(n, *(size * steps[at] for steps in every)) for at, n in enumerate(extents) if at]
     loops = [loop for loop in outer if loop[0] > 1] or [(1, 0, 0, 0, 0)]
@@ -126,14 +129,16 @@ class _Writer:
 @emitted
 def _spread(context: Any, kind: Any, source: Any, to: Any) -> Any:
     """A vector of the one element at ``source``."""
-    element = ir.IntType(kind.bitwidth)
+    parts = 1 + (kind.bitwidth > 64)  # of an element
+    word = ir.IntType(kind.bitwidth // parts)
+    element = ir.VectorType(word, parts)
+    count = 8 * VECTOR_BYTES // kind.bitwidth
 
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, to = (builder.inttoptr(each, element.as_pointer()) for each in arguments[1:])
-        value = builder.load(source, align=1)
-        for at in range(8 * VECTOR_BYTES // kind.bitwidth):
-            place = builder.gep(to, [ir.Constant(ir.IntType(64), at)])
-            builder.store(value, place, align=1)
+        value = builder.load(builder.inttoptr(arguments[1], element.as_pointer()), align=1)
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), parts * count), [*range(parts)] * count)
+        vector = builder.shuffle_vector(value, value, mask)
+        builder.store(vector, builder.inttoptr(arguments[2], vector.type.as_pointer()), align=1)
         return codegen.get_dummy_value()
 
     return types.void(kind, types.intp, types.intp), write

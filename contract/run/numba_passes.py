@@ -4,10 +4,11 @@ Threads of a team share the tiles. An operand that is converted or has another f
 is copied into a buffer tile by tile, the others are read where they lie.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import product
+from itertools import accumulate, product
 from math import prod
+from typing import Any
 
 import numpy as np
 from numba import carray  # type: ignore[attr-defined]
@@ -50,28 +51,12 @@ def combined_pass(
     """
     if dtype not in COMBINED or 0 in extents:
         return None
-    made = _Pass(extents, blocks, sources, target, dtype, operators)
-    if not made.is_compiled:
-        return None
-    table, parts = made.table, min(made.count, PARTS * team.workers.threads)
-    work = prod(extents)
-    parts = max(min(parts, work // THREAD_WORK), 1)
-    lanes, wakes, at = min(parts, team.workers.threads), work >= WAKING_WORK, address(table)
-    real = np.zeros((), dtype).real.dtype
-    ones = np.ones(3, real)
-
-    def run(addresses: Sequence[int], room: int, factors: Sequence[float] | None) -> None:
-        scales = ones if factors is None else np.resize(np.array(factors, real), 3)
-        *_, to = addresses
-        one, two, three = (*addresses[:-1], addresses[1])[:3]
-        given = at, room, address(scales), one, two, three, to
-        team.run(_part_address(), given, made.count, parts, wakes)
-
-    return PassKernel(run, lanes * made.lane)
+    made = _Pass(extents, blocks, sources, target, np.dtype(dtype), operators)
+    return PassKernel(made.runner(team), made.lanes(team) * made.lane) if made.is_compiled else None
 
 
 class _Pass:
-    """The table of a pass, and the tables that it refers to."""
+    """The table of a pass, and the tables that it refers to by their addresses."""
 
     def __init__(
         self,
@@ -79,20 +64,18 @@ class _Pass:
         blocks: Sequence[int],
         sources: Sequence[TileSource],
         target: Sequence[int],
-        dtype: str,
+        dtype: np.dtype[Any],
         operators: Sequence[BinaryOperator],
     ) -> None:
         self._blocks, self._sources, self._target = tuple(blocks), sources, target
-        self._dtype, self._operators = np.dtype(dtype), operators
-        self._tables: list[Array] = []  # which are referred to by their addresses
+        self._dtype, self._operators = dtype, operators
+        self._tables: list[Array] = []
+        self._elements = prod(extents)
         counts = [-(-n // block) for n, block in zip(extents, blocks, strict=True)]
         cuts = [at for at, count in enumerate(counts) if count > 1]
-        self.count = prod(counts)
-        buffers = [0]
-        for source in sources:
-            size = 0 if source.buffer is None else source.size * self._dtype.itemsize
-            buffers.append(buffers[-1] + rounded(size))
-        self.lane = buffers.pop()
+        self._count = prod(counts)
+        ends = list(accumulate((self._buffer_bytes(each) for each in sources), initial=0))
+        self.lane = ends[-1]
         lasts = [extents[at] - (counts[at] - 1) * self._blocks[at] for at in cuts]
         shapes: list[int] = []
         self.is_compiled = True
@@ -102,9 +85,36 @@ class _Pass:
                 sizes[at] = last if is_last else sizes[at]
             shapes += self._shape(sizes)
         loops = [(counts[at], *self._steps(at)) for at in cuts]
-        code = combiner(dtype) if self.is_compiled else 0
+        code = combiner(dtype.name) if self.is_compiled else 0
         numbers = len(sources), len(cuts), self.lane, code
-        self.table = np.array([*numbers, *np.ravel(loops), *buffers, *shapes], np.int64)
+        self._table = np.array([*numbers, *np.ravel(loops), *ends[:-1], *shapes], np.int64)
+
+    def parts(self, team: Team) -> int:
+        """How many parts the tiles are given in."""
+        most = min(self._count, PARTS * team.workers.threads)
+        return max(min(most, self._elements // THREAD_WORK), 1)
+
+    def lanes(self, team: Team) -> int:
+        """How many threads have a buffer."""
+        return min(self.parts(team), team.workers.threads)
+
+    def runner(self, team: Team) -> Callable[[Sequence[int], int, Sequence[float] | None], None]:
+        """The function of a PassKernel; it keeps the tables."""
+        table, real = address(self._table), np.zeros((), self._dtype).real.dtype
+        parts, wakes, ones = self.parts(team), self._elements >= WAKING_WORK, np.ones(3, real)
+        unscaled = address(ones)
+
+        def run(addresses: Sequence[int], room: int, factors: Sequence[float] | None) -> None:
+            one, two, *third, to = addresses
+            scales = ones if factors is None else np.array([*factors, 1][:3], real)
+            scaled = unscaled if factors is None else address(scales)
+            given = table, room, scaled, one, two, third[0] if third else two, to
+            team.run(_part_address(), given, self._count, parts, wakes)
+
+        return run
+
+    def _buffer_bytes(self, source: TileSource) -> int:
+        return 0 if source.buffer is None else rounded(source.size * self._dtype.itemsize)
 
     def _steps(self, at: int) -> list[int]:
         """Bytes from one tile to the next along a dimension, in every operand and the target."""

@@ -1,22 +1,25 @@
 """The host kernels of both families against plain NumPy, prepared once and called on blocks."""
 
+import ctypes
 import itertools
 import threading
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import contract as ct
 from contract.heuristics import COMPILED, NARROW_BLAS, Cpu
 from contract.operators import BinaryOperator
-from contract.run import host, numba_copies
+from contract.run import host, numba_copies, numba_passes
 from contract.run.blas_threads import BlasThreads, blas_threads
 from contract.run.host import HostExecutor
-from contract.run.host_kernels import HostKernels, flatten, strided_view
+from contract.run.host_kernels import HostKernels, TileSource, flatten, strided_view
 from contract.run.kernel_families import load_kernels
 from contract.run.memory import KEPT_BYTES, Cutter, MemoryPool
+from contract.run.numba_team import Team
 from contract.run.workers import Workers
 
 WORKERS = Workers(3)
@@ -230,7 +233,7 @@ def test_sums_of_rows_and_of_columns(
 @pytest.mark.parametrize("held", ["ab,ab,ab", "b,ab,a", "a,b,ab", "ab,a,b", "b,b,ab", ",ab,"])
 def test_combined_rows(dtype: str, operators: tuple[str, ...], held: str) -> None:
     """Rows of 1 to 2 vectors and a rest, each operand with some of two dimensions, the target
-    with gaps that stay as they are."""
+    with gaps that stay as they are, in three tiles, the last of one row; scaled or not."""
     rng = np.random.default_rng(3)
     signs = {"+": BinaryOperator.ADD, "*": BinaryOperator.MUL}
     ufuncs = {"+": np.add, "*": np.multiply}
@@ -250,21 +253,72 @@ def test_combined_rows(dtype: str, operators: tuple[str, ...], held: str) -> Non
             ]
         memory = np.full(5 * (n + 3), 99, dtype)
         kernels = load_kernels("numba", Workers(1))
-        run = kernels.combination(
-            (n, 5), [*strides, (1, n + 3)], dtype, [signs[x] for x in operators]
-        )
-        assert run is not None
-        run([x.ctypes.data for x in (*operands, memory)])
+        sources = [TileSource(steps, dtype, (0, 1), None, 0) for steps in strides]
+        signs_of = [signs[x] for x in operators]
+        made = kernels.combined((n, 5), (n, 2), sources, (1, n + 3), dtype, signs_of)
+        assert made is not None
+        factors = None if n == 7 else [2.0, -3.0, 0.5][: len(terms)]
+        made.run([x.ctypes.data for x in (*operands, memory)], 0, factors)
         views = [
             x.reshape([k if y in each else 1 for y, k in (("a", n), ("b", 5))], order="F")
             for x, each in zip(operands, terms, strict=True)
         ]
+        if factors is not None:
+            views = [np.asarray(x * f, dtype) for x, f in zip(views, factors, strict=True)]
         wanted = views[0]
         for sign, view in zip(operators, views[1:], strict=True):
             wanted = ufuncs[sign](wanted, view)
         found = memory.reshape(5, n + 3).T
         np.testing.assert_array_equal(found[:n], np.broadcast_to(wanted, (n, 5)))
         np.testing.assert_array_equal(found[n:], 99)
+
+
+class OneByOne:
+    """A team whose lanes take turns."""
+
+    workers, parts = Workers(3), 0
+
+    def run(self, function: int, given: list[int], total: int, parts: int, wakes: bool) -> None:
+        table, self.parts = np.array(given, np.int64), parts
+        part = ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * 4)(function)
+        for at in range(parts):
+            part(table.ctypes.data, total * at // parts, total * (at + 1) // parts, at % 3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("blocks", [(29, 23, 5), (16, 23, 2), (10, 10, 1), (28, 22, 4)])
+def test_loaded_tiles(
+    dtype: str, blocks: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D[i,j,l] = A[j,i,l] B[i,l] (real, of another precision) + C[l], all but C loaded.
+
+    The last tiles are shorter, along one, two or three dimensions, some by all but one. Three
+    lanes have buffers of their own.
+    """
+    monkeypatch.setattr(numba_passes, "THREAD_WORK", 64)
+    rng = np.random.default_rng(4)
+    extents, team = (29, 23, 5), OneByOne()
+    a, c = (np.asfortranarray(_numbers(rng, shape, dtype)) for shape in ([23, 29, 5], [5]))
+    other = "float32" if dtype[-2:] in ("64", "28") and dtype != "complex64" else "int16"
+    b = np.asfortranarray(rng.integers(-9, 10, (29, 5)).astype(other))
+    out = np.full(extents, 99, dtype, order="F")
+    p, q, r = blocks
+    sources = [
+        TileSource((23, 1, 23 * 29), dtype, (0, 1, 2), (1, p, p * q), p * q * r),
+        TileSource((1, 0, 29), other, (0, 2), (1, 0, p), p * r),
+        TileSource((0, 0, 1), dtype, (2,), None, 0),
+    ]
+    operators = [BinaryOperator.MUL, BinaryOperator.ADD]
+    target = (1, 29, 29 * 23)
+    made = numba_passes.combined_pass(
+        extents, blocks, sources, target, dtype, operators, cast(Team, team)
+    )
+    assert made is not None
+    memory = np.zeros(made.bytes, np.uint8)
+    places = [x.ctypes.data for x in (a, b, c, out)]
+    made.run(places, memory.ctypes.data, [1.0, 2.0, -1.0])
+    assert all(lane.any() for lane in np.split(memory, min(team.parts, 3)))
+    np.testing.assert_array_equal(out, a.swapaxes(0, 1) * 2 * b[:, None, :] - c)
 
 
 def _numbers(rng: np.random.Generator, shape: list[int], dtype: str) -> Any:
@@ -388,7 +442,44 @@ def test_the_pool_gives_lines_and_enough_of_them() -> None:
             assert memory.ctypes.data % 64 == 0
             assert memory.size >= size
             pool.give(memory)
-    assert pool.take(0).size == 0
+    pool = MemoryPool()
+    pool.give(pool.take(0))
+    assert not pool._free, "nothing is not kept"
+
+
+def test_what_is_lent_comes_back_when_nothing_refers_to_it() -> None:
+    """An array in it, a view of that and a view of the view each keep it."""
+    pool = MemoryPool()
+    x: Any = np.ndarray((3, 40), np.float32, pool.lend(480), 0, (4, 12))
+    first = x.ctypes.data
+    for smaller in (lambda x: x[1:], lambda x: x.T[:, 1], lambda x: memoryview(x)[3:]):
+        x = smaller(x)
+        assert pool.lend(480).ctypes.data != first
+    assert np.shares_memory(pool.take(480), np.asarray(x)) is False
+    del x
+    assert pool.lend(40).ctypes.data != first, "much more than is asked for would lie idle"
+    assert pool.lend(470).ctypes.data == first
+    lent = pool.lend(480)
+    with pool._lock:  # a thread that holds it may be the one in which memory comes back
+        del lent
+    assert pool.lend(480).size == 480
+
+
+def test_large_results_lie_in_memory_of_earlier_ones() -> None:
+    n = 1 << 21
+    a, b = np.ones((n, 2)), np.array([2.0, 3.0])
+    with ct.Handle() as handle:
+        result = ct.contract("ab,b->ab", a, b, handle=handle)
+        place, row = result.ctypes.data, result[:, 1]
+        del result
+        other = ct.contract("ab,b->ab", a, -b, handle=handle)
+        assert not np.shares_memory(other, row)
+        assert (row == 3).all()
+        del row
+        again = ct.contract("ab,b->ab", a, b, handle=handle)
+        assert again.ctypes.data == place
+        assert (other == -b).all()
+    assert (again == b).all(), "of a handle that is closed"
 
 
 def test_the_pool_keeps_no_more_than_it_may() -> None:
