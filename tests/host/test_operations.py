@@ -561,6 +561,27 @@ def test_c_that_is_the_result_transposed(family: str, text: str) -> None:
 
 
 @families
+@pytest.mark.parametrize("scalars", [(2, -0.5, 3), (1j, 1, -2j), (1, 2 + 1j, 1)])
+@pytest.mark.parametrize("size", [3, 120])
+def test_scalars_of_three_operands(
+    family: str, size: int, scalars: tuple[complex, ...], rng: np.random.Generator
+) -> None:
+    """alpha * A + beta * B^T and that times gamma * C, real scalars and complex ones."""
+    a, b, c = (rng.standard_normal((size, size)) + 1j * rng.random((size, size)) for _ in range(3))
+    alpha, beta, gamma = scalars
+    found = ct.elementwise_trinary(
+        "ab,ba,b->ab",
+        *(a, b, c[0]),
+        op_abc="mul",
+        alpha=alpha,
+        beta=beta,
+        gamma=gamma,
+        handle=HANDLES[family],
+    )
+    np.testing.assert_allclose(found, (alpha * a + beta * b.T) * (gamma * c[0]), rtol=1e-13)
+
+
+@families
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("size", [3, 120])
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8"])
