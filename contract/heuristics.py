@@ -123,10 +123,10 @@ class Cpu:
         BLAS repacks its operands in every call: that is what makes thin products slow.
         """
         flops = (8 if is_complex(dtype) else 2) * m * n * k
-        repacked = (m * k + k * n + 2 * m * n) * item_size(dtype)
-        return count * (
-            self.product + flops / self.flops(dtype) + repacked / self.repacking_bandwidth
-        )
+        size = item_size(dtype)
+        repacked = (m + n) * k * size / self.repacking_bandwidth
+        written = m * n * size / self.cache_bandwidth
+        return count * (self.product + flops / self.flops(dtype) + repacked + written)
 
     def stream_seconds(self, elements: int, run: int, dtype: str) -> float:
         """Reading or writing ``elements`` in memory, in runs of ``run`` contiguous ones."""
@@ -177,7 +177,7 @@ HOST = Cpu(
     near_bandwidth=12e9,
     repacking_bandwidth=25e9,
     far_packing=4.7e9,
-    cache_bandwidth=60e9,
+    cache_bandwidth=47e9,
     shared_cache_bandwidth=30e9,
     transpose_rate=2.0e9,
     permute_rate=0.5e9,
@@ -202,9 +202,9 @@ COMPILED = replace(
     HOST,
     blas_flops=Rates(215e9, 450e9),
     loop_flops=Rates(2.0e9, 2.0e9),
-    memory_bandwidth=54e9,
+    memory_bandwidth=45e9,
     near_bandwidth=210e9,
-    repacking_bandwidth=102e9,
+    repacking_bandwidth=45e9,
     far_packing=7.0e9,
     cache_bandwidth=47e9,
     shared_cache_bandwidth=46e9,
@@ -220,7 +220,7 @@ COMPILED = replace(
         complex_share=1.0,
         packed=Packing(6.3e9, 7.9e9, 3.2e9),
         scattered=13e9,
-        call=16e-6,
+        call=8e-6,
         tile=0.8e-9,
         row_bytes=128,
         columns=12,

@@ -1,6 +1,7 @@
 """Memory of a call: one buffer, kept by the handle between calls, cut into the arrays it needs."""
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ __all__ = ["NOTHING", "Cutter", "MemoryPool"]
 
 NOTHING = np.empty(0, np.uint8)
 KEPT_BYTES = 1 << 28  # beyond this, memory goes back to the system after a call
+HANDY_BYTES = 1 << 22  # of a buffer that lies ready for the next call
 SPARE = 16  # of what is lent, at most this part remains unused
 
 
@@ -25,11 +27,22 @@ class MemoryPool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._last = deque[Array](maxlen=1)  # given back, taken without a lock
         self._free: list[Array] = []
         self._kept = 0
 
     def take(self, size: int) -> Array:
         """At least ``size`` bytes that start at a line."""
+        if size == 0:
+            return NOTHING
+        try:
+            last = self._last.pop()
+        except IndexError:
+            return self._taken(size, None)
+        if last.size >= size:
+            return last
+        with self._lock:
+            self._keep(last)
         return self._taken(size, None)
 
     def lend(self, size: int) -> Array:
@@ -42,19 +55,23 @@ class MemoryPool:
 
     def give(self, memory: Array) -> None:
         """Keep a buffer for the next call, unless enough is kept; the smallest go first."""
+        if memory.size == 0:
+            return
+        if memory.size <= HANDY_BYTES and not self._last:
+            self._last.append(memory)
+            return
         with self._lock:
             self._keep(memory)
 
     def clear(self) -> None:
         """Give everything back to the system."""
         with self._lock:
+            self._last.clear()
             self._free.clear()
             self._kept = 0
 
     def _taken(self, size: int, most: int | None) -> Array:
         """The smallest buffer of ``size`` to ``most`` bytes, or a new one."""
-        if size == 0:
-            return NOTHING
         with self._lock:
             fitting = [at for at, x in enumerate(self._free) if size <= x.size <= (most or x.size)]
             if fitting:
@@ -73,7 +90,7 @@ class MemoryPool:
                 self._lock.release()
 
     def _keep(self, memory: Array) -> None:
-        if not 0 < memory.size <= KEPT_BYTES:
+        if memory.size > KEPT_BYTES:
             return
         self._free.append(memory)
         self._free.sort(key=lambda x: x.size)

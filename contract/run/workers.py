@@ -35,7 +35,7 @@ class Workers:
     def __init__(self, threads: int | None = None) -> None:
         self.threads = threads or usable_cores()
         self.make_room: Callable[[], None] | None = None
-        self._inside = threading.local()
+        self._inside = _Inside()
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._others = _Others()
@@ -75,7 +75,7 @@ class Workers:
 
     def is_inside(self) -> bool:
         """Whether the calling thread is doing a part."""
-        return getattr(self._inside, "flag", False)
+        return self._inside.flag
 
     def keep_apart(self) -> None:
         """Keep the other threads off the core that the caller runs on."""
@@ -125,6 +125,12 @@ class Workers:
             except BaseException as error:
                 errors.append(error)
         self._inside.flag = before
+
+
+class _Inside(threading.local):
+    """Whether a thread is doing a part."""
+
+    flag = False
 
 
 class _Others:

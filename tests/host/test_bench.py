@@ -194,10 +194,11 @@ def test_a_check_times_nothing(
 
 @pytest.fixture
 def wrong_products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A handle that plans anew, on BLAS that is wrong in one entry of every product.
+    """A handle that plans anew, for BLAS, which is wrong in one entry of every product.
 
     Peers and references multiply with numpy.dot.
     """
+    monkeypatch.setenv("CONTRACT_HOST_KERNELS", "numpy")
     right = np.matmul
 
     def wrong(a, b, **options):
