@@ -72,6 +72,8 @@ RUNS, STEPS, SQUARES, ELEMENTS, ZEROS, WHOLE, GRAIN, SIZE, PART, TURNED, PLAIN =
 ENTRIES = PLAIN + 1
 MULTIPLY, JOIN, JOIN_BATCHES = range(3)
 
+EARLY = 128  # rows between asking for lines of A or B and packing them
+
 Box = tuple[int, int, int, int, int, int]
 
 
@@ -119,27 +121,36 @@ def _runs(side: Any, kind: Any) -> int:
 
     def runs(
         source: int,
-        ahead: int,
+        along: int,
+        depth: int,
         across: int,
         places: int,
         beside: int,
         count: int,
-        shift: int,
+        pitch: int,
         gap: int,
     ) -> None:
-        """For one step, grains of rows; those side by side, as ``beside`` says, at once."""
-        grain = grain_width(side, kind)
-        for row in range(0, count, grain):
-            if load(beside, row) != 0:
-                fetch(ahead + load(across, row))
-                start = source + load(across, row)
-                move_run(side, kind, start, load(places, row) + shift, gap)
-                continue
-            for each in range(row, min(row + grain, count)):
-                from_ = source + load(across, each)
-                move(side, kind, kind, from_, load(places, each) + shift, gap)
+        """Grains of rows, those side by side at once: ``beside`` says which begin 0, 1.. earlier.
 
-    return address_of(runs, 8)
+        It is one more than that, or 0.
+        """
+        grain, early = grain_width(side, kind), max(EARLY // count, 1)
+        for at in range(depth):
+            here, shift = source + load(along, at), at * pitch
+            ahead = source + load(along, min(at + early, depth - 1))
+            for row in range(0, count, grain):
+                is_run, last = load(beside, row), min(row + grain, count)
+                fetch(ahead + load(across, row))
+                if is_run != 0:
+                    first = row + 1 - is_run
+                    start = here + load(across, first)
+                    move_run(side, kind, start, load(places, first) + shift, gap)
+                    continue
+                for each in range(row, last):
+                    from_ = here + load(across, each)
+                    move(side, kind, kind, from_, load(places, each) + shift, gap)
+
+    return address_of(runs, 9)
 
 
 def _steps(side: Any, kind: Any) -> int:
@@ -353,9 +364,9 @@ def _pack(
     _lay_out(pack, count, depth, target, places)
     if plain and count >= grain and _is_run(across, grain, size):
         _mark_runs(across, count, grain, size, beside)
-        for at in range(depth):
-            here, ahead = source + load(along, at), source + load(along, min(at + 1, depth - 1))
-            call_address(pack[RUNS], (here, ahead, across, places, beside, count, at * pitch, gap))
+        _mark_end(across, count, grain, size, pack[WHOLE], beside)
+        runs = (source, along, depth, across, places, beside, count, pitch, gap)
+        call_address(pack[RUNS], runs)
     elif plain and depth >= square and _is_run(along, square, size):
         for row in range(0, count, grain):
             high, rows, to = min(grain, count - row), across + row * 8, load(places, row)
@@ -419,6 +430,16 @@ def _mark_runs(places: int, count: int, grain: int, size: int, beside: int) -> N
     for first in range(0, count, grain):
         is_run = first + grain <= count and _is_run(places + first * 8, grain, size)
         store(beside, first, 1 if is_run else 0)
+
+
+@compiled
+def _mark_end(places: int, count: int, grain: int, size: int, whole: int, beside: int) -> None:
+    """Whether what is less than a grain is the end of one that lies side by side, in one panel."""
+    left = count % grain
+    first = count - grain
+    if left != 0 and first // whole == (count - left) // whole:
+        if _is_run(places + first * 8, grain, size):
+            store(beside, count - left, 1 + grain - left)
 
 
 @compiled
