@@ -636,6 +636,8 @@ def _multiply_boxes(
     places, beside = _table(plan, room, PLACES), _table(plan, room, BESIDE)
     _place_apart(plan, kernels, room)
     packed = -1
+    tabled_n = tabled_k = -1  # the boxes of which there are tables
+    width = depth = 0
     at = begin
     while at < end:
         column = at // boxes_m
@@ -643,9 +645,13 @@ def _multiply_boxes(
         batch = column // boxes_n
         number = _offsets(loops, plan[0], plan[1], batch, batches_a, batches_b)
         _offsets(loops, plan[1], plan[2], batch, batches_d, rows_d)
-        width = _offsets(loops, plan[3], plan[4], column % boxes_n, columns_b, columns_d)
+        if tabled_n != column % boxes_n:
+            tabled_n = column % boxes_n
+            width = _offsets(loops, plan[3], plan[4], tabled_n, columns_b, columns_d)
         for box in range(first, last):
-            depth = _offsets(loops, plan[4], plan[5], box, steps_a, steps_b)
+            if tabled_k != box:
+                tabled_k = box
+                depth = _offsets(loops, plan[4], plan[5], box, steps_a, steps_b)
             of_b = batches_b, number, columns_b, width, steps_b, depth
             _pack_batches(kernels[1], b, of_b, panels_b, each_b, places, beside)
             adds = add if box == first else 1
