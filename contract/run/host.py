@@ -64,9 +64,9 @@ from contract.workspace import rounded
 __all__ = ["HostExecutor", "LoadedPlan"]
 
 NARROW_KERNELS = frozenset({"Haswell", "Zen"})  # OpenBLAS's for vectors of 256 bits
-# Of a result: the C library asks the system for as much anew each time, and a page fault for every
-# 4 KiB of it takes longer than to write them.
-LENT_BYTES = 1 << 25
+# Of a result: the C library gives as much back to the system and asks for it anew, always or where
+# others use as much too, and a page fault for every 4 KiB of it takes longer than to write them.
+LENT_BYTES = 1 << 22
 LONG_PATH = 16  # steps; only so many are worth a look at whether somebody waits for them
 
 

@@ -73,9 +73,14 @@ def prepare_elementwise(
     buffers = count * 3 * NUMPY_BUFFER * tiles.dtype.itemsize
     needed = max(count * tiles.bytes, 0 if compiled is None else compiled.bytes)
     direct = None
-    if compiled is not None and max(tiles.slots[:-1]) < plan.inputs:
+    if compiled is not None and all(map(_is_plain_input, step.sources)):
         direct = bound(_direct, compiled, tiles.slots[:-1])
     return Prepared(run, tiles=needed, own=buffers, direct=direct)
+
+
+def _is_plain_input(source: Source) -> bool:
+    """Whether a source is an operand of a product, with no scalar of its own, not a C."""
+    return source.scalar in (None, Scalar.ALPHA)
 
 
 def _are_compiled(factors: Sequence[Any]) -> bool:

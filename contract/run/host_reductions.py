@@ -63,7 +63,7 @@ def prepare_reduce(plan: Plan, step: Reduce, kernels: HostKernels, workers: Work
         def reduced(inputs: Sequence[Array]) -> Array:
             out, memory = new_output(), pool.take(needed)
             try:
-                summed(flatten(inputs[slot]), flatten(out), memory.view(dtype))
+                summed(flatten(inputs[slot]), flatten(out), memory[:needed].view(dtype))
             finally:
                 pool.give(memory)
             return out

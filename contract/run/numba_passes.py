@@ -6,7 +6,7 @@ is copied into a buffer tile by tile, the others are read where they lie.
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import accumulate, product
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -29,10 +29,11 @@ WAKING_WORK = 1 << 16  # and one that has to be woken
 PARTS = 4  # for each thread
 # A pass: operands, loops over tiles, bytes of a thread's buffers, and the address of what combines.
 OPERANDS, CUTS, LANE, COMBINER, NUMBERS = range(5)
-# Then come the loops: how many tiles there are, and the bytes from one to the next in each operand
-# and the target; where the buffer of each operand begins; and, for every set of loops of which a
-# tile is the last one, what loads each operand (its address, or 0, its table and units) and the
-# table of what combines them.
+# Then come the loops: how many tiles there are, a bit for the last one if it is shorter, and the
+# bytes from one to the next in each operand and the target; where the buffer of each operand
+# begins; and, for every set of such bits, what loads each operand (its address, or 0, its table
+# and units) and the table of what combines them.
+COUNT, BIT, STEPS = range(3)
 LOADED = 3  # entries
 
 
@@ -73,18 +74,19 @@ class _Pass:
         self._elements = prod(extents)
         counts = [-(-n // block) for n, block in zip(extents, blocks, strict=True)]
         cuts = [at for at, count in enumerate(counts) if count > 1]
+        uneven = [at for at in cuts if extents[at] % self._blocks[at]]
         self._count = prod(counts)
         ends = list(accumulate((self._buffer_bytes(each) for each in sources), initial=0))
         self.lane = ends[-1]
-        lasts = [extents[at] - (counts[at] - 1) * self._blocks[at] for at in cuts]
         shapes: list[int] = []
         self.is_compiled = True
-        for chosen in product((False, True), repeat=len(cuts)):
+        for bits in range(1 << len(uneven)):
             sizes = list(self._blocks)
-            for at, last, is_last in zip(cuts, lasts, reversed(chosen), strict=True):
-                sizes[at] = last if is_last else sizes[at]
+            for bit, at in enumerate(uneven):
+                sizes[at] = extents[at] % sizes[at] if bits >> bit & 1 else sizes[at]
             shapes += self._shape(sizes)
-        loops = [(counts[at], *self._steps(at)) for at in cuts]
+        bit_of = {at: 1 << bit for bit, at in enumerate(uneven)}
+        loops = [(counts[at], bit_of.get(at, 0), *self._steps(at)) for at in cuts]
         code = combiner(dtype.name) if self.is_compiled else 0
         numbers = len(sources), len(cuts), self.lane, code
         self._table = np.array([*numbers, *np.ravel(loops), *ends[:-1], *shapes], np.int64)
@@ -160,30 +162,30 @@ def _run_tiles(given: int, begin: int, end: int, lane: int) -> None:
     """Tiles begin..end; given are the addresses of table, buffers, factors, operands, target."""
     table = load(given, 0)
     operands, cuts = load(table, OPERANDS), load(table, CUTS)
-    width = operands + 2
+    width = STEPS + operands + 1
     loops = carray(integers(table + 8 * NUMBERS), (cuts, width))
     buffers = table + 8 * (NUMBERS + cuts * width)
     shapes, entries = buffers + 8 * operands, LOADED * operands + 1
     room = load(given, 1) + lane * load(table, LANE)
-    places = np.empty(4, np.int64)
+    places = np.empty(3, np.int64)
     for tile in range(begin, end):
         for each in range(3):
             places[each] = load(given, 3 + each)
-        to, at, last = load(given, 6), tile, 0
+        to, at, bits = load(given, 6), tile, 0
         for cut in range(cuts):
-            here, at = at % loops[cut, 0], at // loops[cut, 0]
-            last |= (1 if here == loops[cut, 0] - 1 else 0) << cut
+            count = loops[cut, COUNT]
+            here, at = at % count, at // count
+            bits |= loops[cut, BIT] if here == count - 1 else 0
             for each in range(operands):
-                places[each] += here * loops[cut, 1 + each]
-            to += here * loops[cut, 1 + operands]
-        shape = shapes + 8 * last * entries
+                places[each] += here * loops[cut, STEPS + each]
+            to += here * loops[cut, STEPS + operands]
+        shape = shapes + 8 * bits * entries
         for each in range(operands):
-            load_kernel = load(shape, LOADED * each)
-            if load_kernel != 0:
+            copier = load(shape, LOADED * each)
+            if copier != 0:
+                copied, units = load(shape, LOADED * each + 1), load(shape, LOADED * each + 2)
                 buffer = room + load(buffers, each)
-                copied = load(shape, LOADED * each + 1)
-                units = load(shape, LOADED * each + 2)
-                call_address(load_kernel, (copied, places[each], buffer, 0, units))
+                call_address(copier, (copied, places[each], buffer, 0, units))
                 places[each] = buffer
         third = places[2] if operands == 3 else places[1]
         combined = load(shape, entries - 1)

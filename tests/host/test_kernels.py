@@ -493,6 +493,15 @@ def test_the_pool_keeps_no_more_than_it_may() -> None:
     assert sum(np.shares_memory(one, old) for one in taken for old in half) == 2
 
 
+def test_memory_of_odd_size_serves_parts_of_sums() -> None:
+    """A result of 2**25 + 1 bytes comes back, and is the only memory there is."""
+    with ct.Handle() as handle:
+        odd = ct.permute("ab->ba", np.zeros((3, 11_184_811), np.int8), handle=handle)
+        assert odd.nbytes % 2 == 1
+        del odd
+        assert ct.reduce("ab->", np.ones((1000, 700)), handle=handle) == 700_000
+
+
 def test_what_is_cut_from_a_buffer_lies_apart_on_lines() -> None:
     memory = MemoryPool().take(1 << 12)
     cutter = Cutter(memory)

@@ -582,6 +582,21 @@ def test_scalars_of_three_operands(
 
 
 @families
+@pytest.mark.parametrize("extents", [(2,) * 17, (3, 2, 5, 2, 3, 2, 7, 2, 2, 3, 2, 2)])
+def test_operands_of_many_modes(
+    family: str, extents: tuple[int, ...], rng: np.random.Generator
+) -> None:
+    """Each in an order of its own: nothing fuses, and tiles are cut along many modes."""
+    labels = "abcdefghijklmnopq"[: len(extents)]
+    size = dict(zip(labels, extents, strict=True))
+    orders = ["".join(rng.permutation(list(labels))) for _ in range(3)]
+    a, b = (rng.standard_normal([size[x] for x in order]) for order in orders[:2])
+    text = f"{orders[0]},{orders[1]}->{orders[2]}"
+    found = ct.contract(text, a, b, handle=HANDLES[family])
+    np.testing.assert_allclose(found, np.einsum(text, a, b), rtol=1e-15)
+
+
+@families
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("size", [3, 120])
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8"])
