@@ -201,7 +201,7 @@ HOST = Cpu(
 COMPILED = replace(
     HOST,
     blas_flops=Rates(215e9, 450e9),
-    loop_flops=Rates(2.0e9, 2.0e9),
+    loop_flops=Rates(5.0e9, 5.0e9),
     memory_bandwidth=45e9,
     near_bandwidth=210e9,
     repacking_bandwidth=45e9,

@@ -78,12 +78,14 @@ def _is_settled(tiles: Option) -> bool:
     return isinstance(step, Gett) and packs_as_it_lies(step)
 
 
-def _stream_seconds(loops: tuple[Loop, ...], dtype: str, cpu: Cpu) -> float:
-    """Reading A and B and writing D where they lie, one batch after another."""
+def _stream_seconds(
+    loops: tuple[Loop, ...], dtype: str, cpu: Cpu, apart: frozenset[Kind] = frozenset()
+) -> float:
+    """Reading A and B and writing D where they lie, loops of kinds ``apart`` one by one."""
     seconds = 0.0
     for stride in (STRIDE_A, STRIDE_B, STRIDE_D):
         own = [loop for loop in loops if stride(loop)]
-        run = run_length([loop for loop in own if loop.kind is not Kind.BATCH], stride)
+        run = run_length([loop for loop in own if loop.kind not in apart], stride)
         seconds += cpu.stream_seconds(extent_of(own), run, dtype)
     return seconds
 
@@ -148,4 +150,5 @@ def _gemm_seconds(step: Product, cpu: Cpu) -> float:
     fastest = _fastest([loop for loop in step.loops if loop.kind is not Kind.BATCH], STRIDE_D)
     slower = m if fastest is not None and fastest.kind is Kind.N else n
     packing = count * slower * k / cpu.far_packing
-    return cpu.call + products + packing + _stream_seconds(step.loops, step.dtype, cpu)
+    streams = _stream_seconds(step.loops, step.dtype, cpu, frozenset({Kind.BATCH}))
+    return cpu.call + products + packing + streams

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, prod
 
 from contract.compute import is_complex, item_size
 from contract.descriptors import Algo
@@ -145,9 +145,10 @@ class _Cost:
     @property
     def seconds(self) -> float:
         """Products of whole tiles, packing A and B, and writing D."""
-        boxes = _boxes(self.step.loops, self.tiles.blocks)
-        packing = self._packing(STRIDE_A, self.tiles.m) * boxes[Kind.N]
-        packing += self._packing(STRIDE_B, self.tiles.n)
+        boxes, tiling = _boxes(self.step.loops, self.tiles.blocks), self.tiling
+        lanes, grain = tiling.rows(self.step.dtype) // 2, tiling.columns // 3
+        packing = self._packing(STRIDE_A, self.tiles.m, lanes) * boxes[Kind.N]
+        packing += self._packing(STRIDE_B, self.tiles.n, grain)
         return self.tiling.call + self._products(boxes) + packing + self._writing(boxes)
 
     def _products(self, boxes: Mapping[Kind, int]) -> float:
@@ -165,11 +166,13 @@ class _Cost:
         count = elements * boxes[Kind.K] / (tall * wide)
         return flops / (share * tiling.flops.of(step.dtype)) + count * tiling.tile
 
-    def _packing(self, stride: Stride, across: Sequence[int]) -> float:
-        """Reading an operand once, into panels of these loops."""
+    def _packing(self, stride: Stride, across: Sequence[int], grain: int) -> float:
+        """Reading an operand once, into panels of these loops, filled up to whole grains."""
         elements, run = self._lines(stride)
         rate = self.tiling.packed.rate(_lie(stride, self.step, self.tiles, across))
-        return self.cpu.stream_seconds(elements, run, self.step.dtype) + elements / rate
+        places = prod(self.tiles.blocks[at] for at in across)
+        packed = elements * whole(places, grain) / places
+        return self.cpu.stream_seconds(elements, run, self.step.dtype) + packed / rate
 
     def _writing(self, boxes: Mapping[Kind, int]) -> float:
         """Writing D, once more for each further box along k if it is too large for caches."""
