@@ -196,8 +196,8 @@ HOST = Cpu(
 )
 
 # With compiled kernels, on two AVX-512 cores: fitted as ``python -m contract calibrate`` does it,
-# to its products and 126 more, drawn at random. The rates of large products are measured; loops
-# over modes of extent 2 and 3 run slower than the fit says.
+# to its products and others, drawn at random; some then set by hand, where that chose better among
+# them. The rates of large products are measured; loops over modes of extent 2 and 3 run slower.
 COMPILED = replace(
     HOST,
     blas_flops=Rates(215e9, 450e9),

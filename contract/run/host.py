@@ -57,7 +57,7 @@ from contract.run.kernel_families import family_name, load_kernels
 from contract.run.memory import NOTHING, MemoryPool
 from contract.run.processor import has_wide_vectors, processor_name
 from contract.run.progress import counted
-from contract.run.steps import Direct, Memory, Prepared, Run, Scalars
+from contract.run.steps import Memory, Prepared, Run, Scalars
 from contract.run.workers import Workers
 from contract.workspace import rounded
 
@@ -105,7 +105,7 @@ class LoadedPlan(Loaded):
     reads_addend: bool
     pool: MemoryPool
     new_output: Callable[[], Array]
-    product: Direct | None
+    product: Callable[[Sequence[Array]], Array] | None
     measured: float | None
     parts: tuple[_Part, ...]
     addend_part: _Part | None
@@ -285,10 +285,22 @@ class HostExecutor:
 
     def _product(
         self, plan: Plan, parts: Sequence[_Part], new_output: Callable[[], Array]
-    ) -> Direct | None:
+    ) -> Callable[[Sequence[Array]], Array] | None:
         """inputs -> the result, where one call makes it."""
         direct = parts[0].prepared.direct if len(parts) == 1 else None
-        return plain_product(plan) if direct is None else direct(new_output, self.pool)
+        if direct is None:
+            return plain_product(plan)
+        run, needed, pool = direct, parts[0].prepared.direct_bytes, self.pool
+
+        def product(inputs: Sequence[Array]) -> Array:
+            out, memory = new_output(), pool.take(needed)
+            try:
+                run(inputs, out, memory)
+            finally:
+                pool.give(memory)
+            return out
+
+        return product
 
     def footprint(self, plan: Plan) -> Footprint:
         """The bytes of ``plan``; preparing it to know them is cheap."""

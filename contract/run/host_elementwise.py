@@ -8,7 +8,6 @@ combines them, and the last operation writes the tile of the target.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from functools import partial as bound
 from math import ceil, prod
 from typing import Any
 
@@ -29,7 +28,7 @@ from contract.run.host_kernels import (
 )
 from contract.run.host_operators import UFUNCS, apply_operator, spare_elements, transformed
 from contract.run.host_views import Array, address, compact_strides, strided, viewer
-from contract.run.memory import Cutter, MemoryPool
+from contract.run.memory import Cutter
 from contract.run.steps import Direct, Memory, Prepared, Run, Scalars, share
 from contract.run.workers import Workers
 from contract.workspace import rounded
@@ -58,13 +57,13 @@ def prepare_elementwise(
         return _small(plan, step)
     tiles = TilePass([slot.tensor.dtype for slot in plan.slots], step, kernels)
     count = workers.parts(tiles.count, PARALLEL_TILES)
-    compiled = tiles.compiled()
+    compiled, every = tiles.compiled(), tiles.slots
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         if compiled is not None:
             factors = tiles.factors(scalars)
             if _are_compiled(factors):
-                places = [address(slots[at]) for at in tiles.slots]
+                places = [address(slots[at]) for at in every]
                 compiled.run(places, address(memory.tiles), [each.real for each in factors])
                 return
         total, body = tiles.bound(slots, scalars)
@@ -72,10 +71,10 @@ def prepare_elementwise(
 
     buffers = count * 3 * NUMPY_BUFFER * tiles.dtype.itemsize
     needed = max(count * tiles.bytes, 0 if compiled is None else compiled.bytes)
-    direct = None
     if compiled is not None and all(map(_is_plain_input, step.sources)):
-        direct = bound(_direct, compiled, tiles.slots[:-1])
-    return Prepared(run, tiles=needed, own=buffers, direct=direct)
+        direct = _direct(compiled, tiles.slots[:-1])
+        return Prepared(run, 0, needed, buffers, direct, compiled.bytes)
+    return Prepared(run, tiles=needed, own=buffers)
 
 
 def _is_plain_input(source: Source) -> bool:
@@ -88,19 +87,12 @@ def _are_compiled(factors: Sequence[Any]) -> bool:
     return all(each != 0 and each.imag == 0 for each in factors)
 
 
-def _direct(
-    compiled: PassKernel, slots: Sequence[int], new_output: Callable[[], Array], pool: MemoryPool
-) -> Direct:
-    """inputs -> the result in a new array, nothing scaled."""
+def _direct(compiled: PassKernel, slots: Sequence[int]) -> Direct:
+    """The pass in a new array, nothing scaled."""
 
-    def combined(inputs: Sequence[Array]) -> Array:
-        out, memory = new_output(), pool.take(compiled.bytes)
-        try:
-            places = [address(inputs[at]) for at in slots]
-            compiled.run([*places, address(out)], address(memory), None)
-        finally:
-            pool.give(memory)
-        return out
+    def combined(inputs: Sequence[Array], out: Array, memory: Array) -> None:
+        places = [address(inputs[at]) for at in slots]
+        compiled.run([*places, address(out)], address(memory), None)
 
     return combined
 

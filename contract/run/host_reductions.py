@@ -20,8 +20,8 @@ from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
 from contract.run.host_kernels import SMALL_ELEMENTS, CopyKernel, HostKernels, flatten
 from contract.run.host_operators import UFUNCS, apply_operator, spare_elements, transformed
 from contract.run.host_views import Array, compact_strides, viewer
-from contract.run.memory import Cutter, MemoryPool
-from contract.run.steps import Direct, Memory, Prepared, Scalars, share
+from contract.run.memory import Cutter
+from contract.run.steps import Memory, Prepared, Scalars, share
 from contract.run.workers import Workers
 from contract.workspace import rounded
 
@@ -55,26 +55,18 @@ def prepare_reduce(plan: Plan, step: Reduce, kernels: HostKernels, workers: Work
         if blocked.parts > 1:
             call.combine(partial, Cutter(rest))
 
-    def direct(new_output: Callable[[], Array], pool: MemoryPool) -> Direct:
+    needed = 0 if straight is None else straight.partial * blocked.dtype.itemsize
+
+    def direct(inputs: Sequence[Array], out: Array, memory: Array) -> None:
         assert straight is not None
-        summed, slot = straight, step.source.view.slot
-        needed, dtype = straight.partial * blocked.dtype.itemsize, blocked.dtype
-
-        def reduced(inputs: Sequence[Array]) -> Array:
-            out, memory = new_output(), pool.take(needed)
-            try:
-                summed(flatten(inputs[slot]), flatten(out), memory[:needed].view(dtype))
-            finally:
-                pool.give(memory)
-            return out
-
-        return reduced
+        partial = memory[:needed].view(blocked.dtype)
+        straight(flatten(inputs[step.source.view.slot]), flatten(out), partial)
 
     partial_bytes = rounded(blocked.partial_elements * blocked.dtype.itemsize)
     lanes = workers.parts(blocked.jobs, 1)
     alone = straight is not None and not blocked.dtype.hasobject
     tiles = partial_bytes + lanes * blocked.lane
-    return Prepared(run, tiles=tiles, direct=direct if alone else None)
+    return Prepared(run, tiles=tiles, direct=direct if alone else None, direct_bytes=needed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Products by tiles on the host: the plan of a compiled kernel, its memory, and its threads."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import ceil, prod
@@ -11,8 +11,8 @@ import numpy as np
 from contract.plan import Gett, Kind, Loop, Plan
 from contract.run.host_kernels import BoxKernel, HostKernels, TileShape, strided_view
 from contract.run.host_views import Array, address, compact_strides
-from contract.run.memory import Cutter, MemoryPool
-from contract.run.steps import Direct, Memory, Prepared, Scalars, product_work
+from contract.run.memory import Cutter
+from contract.run.steps import Memory, Prepared, Scalars, product_work
 from contract.run.workers import Workers
 from contract.tile_boxes import SQUARE
 from contract.workspace import rounded
@@ -63,9 +63,10 @@ def prepare_tiles(
     if found is None:
         return None
     product = TileProduct(step, (a, b), *found, workers, fill)
-    tiles = 0 if fill is None else fill.tiles
-    alone = product.sums == 1 and fill is None
-    return Prepared(product, product.workspace, tiles, direct=product.direct if alone else None)
+    if product.sums == 1 and fill is None:
+        size = product.workspace
+        return Prepared(product, size, direct=product.direct, direct_bytes=size)
+    return Prepared(product, product.workspace, 0 if fill is None else fill.tiles)
 
 
 class TileProduct:
@@ -126,21 +127,11 @@ class TileProduct:
             sums[0] += further
         self._write(sums[0], out, adds)
 
-    def direct(self, new_output: Callable[[], Array], pool: MemoryPool) -> Direct:
-        """inputs -> the result in a new array, where that takes nothing but the kernel."""
-        needed, shares, wakes = self.workspace, self.edges.size - 1, self.wakes
-        fixed, multiply, one, two = self.fixed, self.multiply, self.step.a, self.step.b
-
-        def product(inputs: Sequence[Array]) -> Array:
-            out, memory = new_output(), pool.take(needed)
-            try:
-                a, b, d = address(inputs[one]), address(inputs[two]), address(out)
-                multiply((*fixed, address(memory), a, b, d, 0, 0, 0), shares, wakes)
-            finally:
-                pool.give(memory)
-            return out
-
-        return product
+    def direct(self, inputs: Sequence[Array], out: Array, memory: Array) -> None:
+        """The product in a new array, where that takes nothing but the kernel."""
+        a, b = address(inputs[self.step.a]), address(inputs[self.step.b])
+        given = *self.fixed, address(memory), a, b, address(out), 0, 0, 0
+        self.multiply(given, self.edges.size - 1, self.wakes)
 
     def _multiply(self, given: Sequence[int], cutter: Cutter) -> None:
         """Every partial sum of all boxes, shared by the threads."""

@@ -9,7 +9,7 @@ from contract.compute import is_complex
 from contract.plan import Gett, Kind
 from contract.run.executor import Scalars
 from contract.run.host_views import Array
-from contract.run.memory import Cutter, MemoryPool
+from contract.run.memory import Cutter
 from contract.run.workers import Workers
 
 __all__ = ["Direct", "Memory", "Prepared", "Run", "Scalars", "product_work", "share"]
@@ -26,7 +26,7 @@ class Memory(NamedTuple):
 
 
 Run = Callable[[Sequence[Array], Scalars, Memory], None]
-Direct = Callable[[Sequence[Array]], Array]  # inputs -> the result in a new array
+Direct = Callable[[Sequence[Array], Array, Array], None]  # inputs, a new output, memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +34,17 @@ class Prepared:
     """A step ready to run: ``run(slots, scalars, memory)`` with so many bytes of memory.
 
     ``tiles`` are bounded whatever the tensors' sizes, ``workspace`` is not. ``own`` are the
-    bytes that small steps and NumPy's loops allocate themselves. ``direct``, given what makes a
-    new output and where memory is from, is a plan of this step alone, unscaled and without C, in
-    one call; None where there is none that is quicker.
+    bytes that small steps and NumPy's loops allocate themselves. ``direct``, with
+    ``direct_bytes`` of memory, is a plan of this step alone, unscaled and without C, in one call;
+    None where there is none that is quicker.
     """
 
     run: Run
     workspace: int = 0
     tiles: int = 0
     own: int = 0
-    direct: Callable[[Callable[[], Array], MemoryPool], Direct] | None = None
+    direct: Direct | None = None
+    direct_bytes: int = 0
 
 
 def product_work(step: Gett) -> int:
