@@ -20,8 +20,13 @@ SQUARE = 4  # elements that the kernels turn in registers
 TALL, WIDE = 4, 8  # tiles of rows and of columns that a box has at least, if it can
 
 
-def blocks_of(loops: Sequence[Loop], dtype: str, tiling: Tiling) -> tuple[int, ...]:
-    """The extent of a box along each loop: batches first, then steps, rows and columns."""
+def blocks_of(
+    loops: Sequence[Loop], dtype: str, tiling: Tiling, pieces: int = 1
+) -> tuple[int, ...]:
+    """The extent of a box along each loop: batches first, then steps, rows and columns.
+
+    Boxes of a few ``pieces`` of the steps have room for longer rows and columns.
+    """
     size, rows, columns = item_size(dtype), tiling.rows(dtype), tiling.columns
     line = tiling.line // size
     groups = {kind: [loop for loop in loops if loop.kind is kind] for kind in Kind}
@@ -29,7 +34,8 @@ def blocks_of(loops: Sequence[Loop], dtype: str, tiling: Tiling) -> tuple[int, .
     blocks: dict[Loop, int] = {}
 
     def side(one: Stride, weight: int, grain: int) -> _Side:
-        return _Side(one, weight, grain, _next(one, loops, blocks))
+        nearest, run = _run(one, loops, blocks)
+        return _Side(one, weight, ceil(grain / run), nearest * run)
 
     def a(weight: int) -> _Side:
         return side(STRIDE_A, weight, line)
@@ -47,6 +53,7 @@ def blocks_of(loops: Sequence[Loop], dtype: str, tiling: Tiling) -> tuple[int, .
     deepest = max(min(most) // size, 1)
     if _are_crossed(groups[Kind.M], a(k), d(n, rows)):
         deepest = max(deepest // 2, 1)  # a box has room for long runs of both
+    deepest = max(deepest // pieces, 1)
     steps = _grown(groups[Kind.K], (a(n), b(m)), deepest)
     step_bytes = prod(steps.values()) * size * together
     height = min(max(tiling.box_bytes // step_bytes, rows), tiling.longest, m)
@@ -90,10 +97,10 @@ class _Side:
         return self.weight / run if run > 1 else 0.0
 
 
-def _next(stride: Stride, loops: Sequence[Loop], blocks: Mapping[Loop, int]) -> int:
-    """The stride of what lies beside the places of these blocks: an operand's smallest, or more."""
+def _run(stride: Stride, loops: Sequence[Loop], blocks: Mapping[Loop, int]) -> tuple[int, int]:
+    """An operand's smallest stride, and how many of these blocks' places lie in a row so."""
     nearest = min((abs(stride(loop)) for loop in loops if stride(loop)), default=0)
-    return nearest * run_length([*blocks], stride, [*blocks.values()])
+    return nearest, run_length([*blocks], stride, [*blocks.values()])
 
 
 def _batches(loops: Sequence[Loop], sides: Sequence[_Side], most: int) -> dict[Loop, int]:

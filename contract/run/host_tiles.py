@@ -25,6 +25,7 @@ WAKING_WORK = 1 << 21  # and one that has to be woken
 # tile's rows, and places of batches in three operands.
 TABLES = 13
 LINE = 64
+NEAR_BYTES = 1 << 15  # of a panel of A and one of B that both stay in the first-level cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,19 @@ class TileProduct:
                 rows.append((loop.extent, block, one, two))
             ends.append(len(rows))
         boxes = self.boxes[Kind.M], self.boxes[Kind.N]
-        return np.array([*ends, *boxes, *self.lane.places, *chain(*rows)], np.int64)
+        numbers = *ends, *boxes, *self.lane.places, self._near(of_d)
+        return np.array([*numbers, *chain(*rows)], np.int64)
+
+    def _near(self, of_d: Mapping[int, int]) -> int:
+        """How many rows, whole tiles of them, come before a step along columns in D."""
+        column = min((abs(of_d[id(loop)]) for loop, n in self.loops[Kind.N] if n > 1), default=0)
+        shape, near = self.shape, 1
+        panels = (shape.rows + shape.columns) * self.places[Kind.K] * self.dtype.itemsize
+        for loop, block in self.loops[Kind.M]:
+            if 0 < column < abs(of_d[id(loop)]) and block > 1 and panels <= NEAR_BYTES:
+                break
+            near *= block
+        return max(near // shape.rows, 1) * shape.rows
 
 
 # The groups of loops that a kernel goes through, and in which two of A, B and D it is their places.

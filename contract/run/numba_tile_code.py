@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from contract.run.host_kernels import TileShape
-from contract.run.numba_tools import emitted, prefetch
+from contract.run.numba_tools import emitted, entry, prefetch
 from contract.tile_boxes import SQUARE
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
 THIRDS = 3  # of a tile's columns: a narrower one has one of them, or two
 UNROLL = 4
 LINE = 64
+ARGUMENTS = 11  # of a tile
 LEFT, RIGHT = np.int8(0), np.int16(0)  # panels of A or B: what differs is compiled in
 
 
@@ -218,8 +219,7 @@ def turn(
         *_, source, rows, first, second, third, fourth, gap = arguments
         word = source.type
         vector = ir.VectorType(codegen.get_value_type(_part(kind)), SQUARE * together)
-        table = builder.inttoptr(rows, word.as_pointer())
-        steps = [builder.load(builder.gep(table, [word(row)])) for row in range(SQUARE)]
+        steps = [entry(builder, rows, word(row)) for row in range(SQUARE)]
         starts = [builder.inttoptr(builder.add(source, s), vector.as_pointer()) for s in steps]
         lines = _turned(builder, [builder.load(each, align=1) for each in starts], together)
         places = [first, second, third, fourth]
@@ -321,8 +321,7 @@ def join_square(
 
         tiles = [place(source, builder.mul(pitch, word(at))) for at in range(SQUARE)]
         lines = _turned(builder, [builder.load(tile, align=1) for tile in tiles], together)
-        table = builder.inttoptr(rows, word.as_pointer())
-        steps = [builder.load(builder.gep(table, [word(at)])) for at in range(SQUARE)]
+        steps = [entry(builder, rows, word(at)) for at in range(SQUARE)]
         for line, step in zip(lines, steps, strict=True):
             _join(builder, line, place(target, step), add)
         return codegen.get_dummy_value()
@@ -332,12 +331,9 @@ def join_square(
 
 def _join(builder: Any, value: Any, place: Any, add: Any) -> None:
     """Write a vector, or add it to what is there: new memory must not be read."""
-    with builder.if_else(builder.icmp_signed("!=", add, add.type(0))) as (then, other):
-        with then:
-            old = builder.load(place, align=1)
-            builder.store(builder.fadd(old, value), place, align=1)
-        with other:
-            builder.store(value, place, align=1)
+    for adds in _ways(builder, add):
+        joined = builder.fadd(builder.load(place, align=1), value) if adds else value
+        builder.store(joined, place, align=1)
 
 
 @emitted
@@ -346,19 +342,15 @@ def multiply_tile(
     kind: Any,
     vectors: Any,
     columns: Any,
-    depth: Any,
-    a: Any,
-    b: Any,
-    d: Any,
-    rows: Any,
-    places: Any,
-    add: Any,
-    scalars: Any,
+    given: Any,
 ) -> Any:
     """d[rows[i] + places[j]] = [d +] alpha * sum_p a[p, i] * b[p, j] on panels.
 
-    All are addresses; ``scalars`` is alpha's, or 0 where alpha is 1. ``rows`` and ``places`` are
-    tables of byte offsets, of which the rows of a vector lie side by side.
+    ``given`` is the address of a table: (high, used, depth, a, b, d, rows, places, runs, add,
+    alpha), addresses mostly. ``alpha`` is 0 where that is 1, ``rows`` and ``places`` are tables of
+    byte offsets, and ``runs`` says how many rows lie side by side from each on. Only ``high`` rows
+    and ``used`` columns are written; all are if ``runs`` is 0, and then the rows of every vector
+    lie side by side.
     """
     # ``columns`` counts thirds of a whole tile's, ``vectors`` halves of a real one's rows.
     widest = _shape_of(kind)
@@ -368,21 +360,37 @@ def multiply_tile(
     )
 
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        *_, depth, a, b, d, rows, places, add, scalars = arguments
+        table = arguments[3]
+        high, used, depth, a, b, d, rows, places, runs, add, scalars = (
+            entry(builder, table, table.type(at)) for at in range(ARGUMENTS)
+        )
         tile = _Tile(codegen, builder, kind, shape)
         tile.place(d, rows, places)
         tile.fetch()
+        with builder.if_then(builder.icmp_signed("!=", runs, runs.type(0))):
+            tile.fetch_ends(d, rows)
         tile.multiply(depth, a, b)
         with builder.if_then(builder.icmp_signed("!=", scalars, scalars.type(0))):
             tile.scale(scalars)
-        with builder.if_else(builder.icmp_signed("!=", add, add.type(0))) as (then, other):
+        with builder.if_else(builder.icmp_signed("==", runs, runs.type(0))) as (then, other):
             with then:
-                tile.store(adds=True)
+                for adds in _ways(builder, add):
+                    tile.store(adds)
             with other:
-                tile.store(adds=False)
+                for adds in _ways(builder, add):
+                    tile.store_runs(adds, (d, rows, runs), high, used)
         return codegen.get_dummy_value()
 
-    return types.void(kind, vectors, columns, *[types.intp] * 8), write
+    return types.void(kind, vectors, columns, types.intp), write
+
+
+def _ways(builder: Any, add: Any) -> Iterator[bool]:
+    """Whether something is added, where code for it shall stand."""
+    with builder.if_else(builder.icmp_signed("!=", add, add.type(0))) as (then, other):
+        with then:
+            yield True
+        with other:
+            yield False
 
 
 class _Tile:
@@ -406,15 +414,16 @@ class _Tile:
 
     def place(self, d: Any, rows: Any, columns: Any) -> None:
         """Find where the rows of each vector lie in each column."""
-        builder, word = self.builder, d.type
+        self.columns_at = [entry(self.builder, columns, d.type(at)) for at in range(self.columns)]
+        firsts = [
+            self.builder.add(d, entry(self.builder, rows, d.type(at * self.lanes)))
+            for at in range(self.vectors)
+        ]
+        self.places = [self._across(first) for first in firsts]
 
-        def entry(table: Any, at: int) -> Any:
-            entries = builder.inttoptr(table, word.as_pointer())
-            return builder.load(builder.gep(entries, [word(at)]))
-
-        firsts = [builder.add(d, entry(rows, at * self.lanes)) for at in range(self.vectors)]
-        across = [entry(columns, at) for at in range(self.columns)]
-        self.places = [[builder.add(first, each) for each in across] for first in firsts]
+    def _across(self, row: Any) -> list[Any]:
+        """Where a row lies in each column."""
+        return [self.builder.add(row, each) for each in self.columns_at]
 
     def fetch(self) -> None:
         """Ask for the lines that will be written."""
@@ -423,6 +432,13 @@ class _Tile:
                 for row in range(0, self.lanes * self.parts * self.size, LINE):
                     line = self.builder.add(place, place.type(row))
                     prefetch(self.builder, line, writes=1, keep=3)
+
+    def fetch_ends(self, d: Any, rows: Any) -> None:
+        """The same for vectors whose last row lies elsewhere."""
+        for vector in range(self.vectors):
+            last = d.type((vector + 1) * self.lanes - 1)
+            for place in self._across(self.builder.add(d, entry(self.builder, rows, last))):
+                prefetch(self.builder, place, writes=1, keep=3)
 
     def multiply(self, depth: Any, a: Any, b: Any) -> None:
         """Add the products of all steps along k to the sums."""
@@ -465,6 +481,72 @@ class _Tile:
                     if adds:
                         value = builder.fadd(builder.load(to, align=self.size), value)
                     builder.store(value, to, align=self.size)
+
+    def store_runs(self, adds: bool, table: tuple[Any, Any, Any], high: Any, used: Any) -> None:
+        """The same for rows that lie in runs, the parts of a vector one after the other.
+
+        ``table`` are the addresses of D, its rows' offsets, and how long runs are.
+        """
+        d, rows, runs = table
+        builder, word = self.builder, d.type
+        for vector in range(self.vectors):
+            begin = word(vector * self.lanes)
+            count = self._least(builder.sub(high, begin), word(self.lanes))
+            done = cgutils.alloca_once_value(builder, word(0))  # type: ignore[no-untyped-call]
+            with cgutils.for_range(builder, count, intp=word) as each:
+                at = builder.add(begin, each.index)
+                with builder.if_then(builder.icmp_signed("==", each.index, builder.load(done))):
+                    run = self._least(entry(self.builder, runs, at), builder.sub(count, each.index))
+                    end = builder.add(each.index, run)
+                    builder.store(end, done)
+                    bytes_before = builder.mul(each.index, word(self.size * self.parts))
+                    first = builder.sub(builder.add(d, entry(self.builder, rows, at)), bytes_before)
+                    self._store_lanes(adds, vector, first, (each.index, end), used)
+
+    def _store_lanes(
+        self, adds: bool, vector: int, first: Any, lanes: tuple[Any, Any], used: Any
+    ) -> None:
+        """Write some lanes of a vector's columns; ``first`` is where its first lane would lie."""
+        builder = self.builder
+        masks = [self._mask(lanes, at) for at in range(self.parts)]
+        certain = self.columns - self.shape.grain  # narrower tiles would do for fewer
+        for column, place in enumerate(self._across(first)):
+            if column <= certain:
+                self._store_masked(adds, self.sums[vector][column], place, masks)
+                continue
+            with builder.if_then(builder.icmp_signed(">", used, used.type(column))):
+                self._store_masked(adds, self.sums[vector][column], place, masks)
+
+    def _mask(self, lanes: tuple[Any, Any], at: int) -> Any:
+        """Which numbers of a column's vector ``at`` in memory are parts of these lanes."""
+        builder, word = self.builder, ir.IntType(32)
+        kind = ir.VectorType(word, self.lanes)
+        mine = [(at * self.lanes + each) // self.parts for each in range(self.lanes)]
+        begin, end = (self._spread(builder.trunc(each, word), kind) for each in lanes)
+        number = ir.Constant(kind, mine)
+        return builder.and_(
+            builder.icmp_signed(">=", number, begin), builder.icmp_signed("<", number, end)
+        )
+
+    def _store_masked(self, adds: bool, sums: list[Any], place: Any, masks: list[Any]) -> None:
+        """Write, or add, the numbers that masks say."""
+        builder, word = self.builder, ir.IntType(32)
+        align, name = word(self.size), f"v{self.lanes}f{8 * self.size}.p0"
+        values = self._interleaved([builder.load(each) for each in sums])
+        for at, (value, mask) in enumerate(zip(values, masks, strict=True)):
+            to = builder.add(place, place.type(at * self.lanes * self.size))
+            to = builder.inttoptr(to, self.vector.as_pointer())
+            if adds:
+                kinds = [to.type, word, mask.type, self.vector]
+                read = ir.FunctionType(self.vector, kinds)
+                load = _declared(builder, read, f"llvm.masked.load.{name}")
+                value = builder.fadd(builder.call(load, [to, align, mask, value]), value)
+            written = ir.FunctionType(ir.VoidType(), [self.vector, to.type, word, mask.type])
+            store = _declared(builder, written, f"llvm.masked.store.{name}")
+            builder.call(store, [value, to, align, mask])
+
+    def _least(self, one: Any, two: Any) -> Any:
+        return self.builder.select(self.builder.icmp_signed("<", one, two), one, two)
 
     def _step(self, at: Any, a: Any, b: Any) -> None:
         builder, word, size = self.builder, at.type, self.size
@@ -530,10 +612,10 @@ class _Tile:
         fma = _declared(builder, kind, name)
         return builder.call(fma, [one, two, sum_])
 
-    def _spread(self, value: Any) -> Any:
-        """A number in every lane."""
+    def _spread(self, value: Any, kind: Any = None) -> Any:
+        """A number in every lane, of a vector of sums if no other is given."""
         builder = self.builder
-        empty = ir.Constant(self.vector, ir.Undefined)
+        empty = ir.Constant(kind or self.vector, ir.Undefined)
         one = builder.insert_element(empty, value, ir.IntType(32)(0))
         return builder.shuffle_vector(one, empty, _order([0] * self.lanes))
 

@@ -40,6 +40,7 @@ from contract.run.numba_tile_code import (
 from contract.run.numba_tools import (
     address_of,
     call_address,
+    call_on_table,
     compiled,
     integers,
     load,
@@ -57,7 +58,7 @@ __all__ = ["multiply_boxes"]
 GROUPS = 5
 BOXES_M, BOXES_N, PANELS_B, APART, TABLES_AT, TABLE_BYTES = range(GROUPS + 1, GROUPS + 7)
 EACH_A, EACH_B = range(GROUPS + 7, GROUPS + 9)
-NUMBERS, LOOP = GROUPS + 9, 4
+NEAR, NUMBERS, LOOP = GROUPS + 9, GROUPS + 10, 4
 # The tables of a thread: columns of the tile apart, places of a box's rows in A, of its columns in
 # B, of both in D, of steps along k in A and B, of rows or columns in panels, which grains of rows
 # lie side by side, rows of the tile apart, and places of a box's batches in A, B and D.
@@ -67,10 +68,10 @@ BATCHES_A, BATCHES_B, BATCHES_D = range(10, 13)
 # The kernels for some types are a table. A row for A and one for B say how they are packed: the
 # addresses of functions, then rows of a whole panel and of a grain of it, bytes of an element and
 # from one row to the next, rows of a square that are turned, and whether elements are copied as
-# they are. The third row has the functions that multiply a tile, write one, and write four at once.
+# they are. The third row has the functions that multiply a tile, and that write four at once.
 RUNS, STEPS, SQUARES, ELEMENTS, ZEROS, WHOLE, GRAIN, SIZE, PART, TURNED, PLAIN = range(11)
 ENTRIES = PLAIN + 1
-MULTIPLY, JOIN, JOIN_BATCHES = range(3)
+MULTIPLY, JOIN_BATCHES = range(2)
 
 EARLY = 128  # rows between asking for lines of A or B and packing them
 
@@ -119,21 +120,14 @@ def _packers(is_left: bool, source_dtype: np.dtype[Any], dtype: np.dtype[Any]) -
 def _runs(side: Any, kind: Any) -> int:
     """Packs grains of rows that lie side by side."""
 
-    def runs(
-        source: int,
-        along: int,
-        depth: int,
-        across: int,
-        places: int,
-        beside: int,
-        count: int,
-        pitch: int,
-        gap: int,
-    ) -> None:
+    def runs(given: int) -> None:
         """Grains of rows, those side by side at once: ``beside`` says which begin 0, 1.. earlier.
 
         It is one more than that, or 0.
         """
+        source, along, depth = load(given, 0), load(given, 1), load(given, 2)
+        across, places, beside = load(given, 3), load(given, 4), load(given, 5)
+        count, pitch, gap = load(given, 6), load(given, 7), load(given, 8)
         grain, early = grain_width(side, kind), max(EARLY // count, 1)
         for at in range(depth):
             here, shift = source + load(along, at), at * pitch
@@ -150,27 +144,20 @@ def _runs(side: Any, kind: Any) -> int:
                     from_ = here + load(across, each)
                     move(side, kind, kind, from_, load(places, each) + shift, gap)
 
-    return address_of(runs, 9)
+    return address_of(runs, 1)
 
 
 def _steps(side: Any, kind: Any) -> int:
     """Packs rows along which k is contiguous."""
 
-    def steps(
-        source: int,
-        next_: int,
-        rows: int,
-        high: int,
-        along: int,
-        depth: int,
-        to: int,
-        pitch: int,
-        gap: int,
-    ) -> None:
+    def steps(given: int) -> None:
         """Some rows for all steps along k: squares where k is contiguous.
 
         The rows that come next lie ``next_`` bytes further.
         """
+        source, next_, rows, high = load(given, 0), load(given, 1), load(given, 2), load(given, 3)
+        along, depth, to = load(given, 4), load(given, 5), load(given, 6)
+        pitch, gap = load(given, 7), load(given, 8)
         part, size, square = part_size(side, kind), element_size(kind), turned_length(side, kind)
         turned = high // SQUARE * SQUARE
         at = 0
@@ -192,16 +179,21 @@ def _steps(side: Any, kind: Any) -> int:
                     move(side, kind, kind, from_, place + row * part, gap)
             at += count
 
-    return address_of(steps, 9)
+    return address_of(steps, 1)
 
 
 def _squares(side: Any, kind: Any) -> int:
     """Packs rows whose neighbours are further on."""
 
-    def squares(
-        source: int, ahead: int, across: int, places: int, apart: int, shift: int, gap: int
-    ) -> None:
+    def squares(given: int) -> None:
         """For one step, rows and those ``apart`` from them, which are their neighbours mostly."""
+        source, ahead, across, places = (
+            load(given, 0),
+            load(given, 1),
+            load(given, 2),
+            load(given, 3),
+        )
+        apart, shift, gap = load(given, 4), load(given, 5), load(given, 6)
         size, square = element_size(kind), turned_length(side, kind)
         for row in range(0, apart, SQUARE):
             rows, there = across + row * 8, places + row * 8
@@ -220,7 +212,7 @@ def _squares(side: Any, kind: Any) -> int:
                     from_ = source + load(rows, each)
                     move(side, kind, kind, from_, load(there, each) + shift, gap)
 
-    return address_of(squares, 7)
+    return address_of(squares, 1)
 
 
 def _elements(side: Any, source_kind: Any, kind: Any) -> int:
@@ -253,59 +245,25 @@ def _multiplier(dtype: np.dtype[Any]) -> int:
     """The address of a function that multiplies two panels, of the narrowest tile that does."""
     kind = dtype.type(0)
 
-    def multiply(
-        high: int,
-        used: int,
-        depth: int,
-        a: int,
-        b: int,
-        d: int,
-        rows: int,
-        places: int,
-        add: int,
-        alpha: int,
-    ) -> None:
-        """d = [d +] alpha * a * b for ``high`` rows and ``used`` columns."""
+    def multiply(given: int) -> None:
+        """d = [d +] alpha * a * b for as many rows and columns as ``given`` says first."""
+        high, used = load(given, 0), load(given, 1)
         grain, lanes = grain_width(RIGHT, kind), grain_width(LEFT, kind)
         if panel_width(LEFT, kind) > lanes and high > lanes:
             if used > 2 * grain:
-                multiply_tile(kind, 2, 3, depth, a, b, d, rows, places, add, alpha)
+                multiply_tile(kind, 2, 3, given)
             elif used > grain:
-                multiply_tile(kind, 2, 2, depth, a, b, d, rows, places, add, alpha)
+                multiply_tile(kind, 2, 2, given)
             else:
-                multiply_tile(kind, 2, 1, depth, a, b, d, rows, places, add, alpha)
+                multiply_tile(kind, 2, 1, given)
         elif used > 2 * grain:
-            multiply_tile(kind, 1, 3, depth, a, b, d, rows, places, add, alpha)
+            multiply_tile(kind, 1, 3, given)
         elif used > grain:
-            multiply_tile(kind, 1, 2, depth, a, b, d, rows, places, add, alpha)
+            multiply_tile(kind, 1, 2, given)
         else:
-            multiply_tile(kind, 1, 1, depth, a, b, d, rows, places, add, alpha)
+            multiply_tile(kind, 1, 1, given)
 
-    return address_of(multiply, 10)
-
-
-@cache
-def _joiner(dtype: np.dtype[Any]) -> int:
-    """The address of a function that writes a tile to places that are not contiguous."""
-    kind = dtype.type(0)
-
-    def join(
-        source: int, target: int, rows: int, high: int, columns: int, used: int, add: int
-    ) -> None:
-        """d[rows, columns] = [d +] the tile at ``source``, four rows at once where they do."""
-        size = element_size(kind)
-        pitch = panel_width(LEFT, kind) * size
-        for row in range(0, high, SQUARE):
-            four = row + SQUARE <= high and _is_run(rows + row * 8, SQUARE, size)
-            for column in range(used):
-                here, there = source + column * pitch, target + load(columns, column)
-                if four:
-                    join_run(kind, SQUARE, here + row * size, there + load(rows, row), add)
-                    continue
-                for each in range(row, min(row + SQUARE, high)):
-                    join_run(kind, 1, here + each * size, there + load(rows, each), add)
-
-    return address_of(join, 7)
+    return address_of(multiply, 1)
 
 
 @cache
@@ -313,17 +271,10 @@ def _batch_joiner(dtype: np.dtype[Any]) -> int:
     """The address of a function that writes the tiles of four batches that are neighbours in D."""
     kind = dtype.type(0)
 
-    def join(
-        source: int,
-        pitch: int,
-        target: int,
-        rows: int,
-        high: int,
-        columns: int,
-        used: int,
-        add: int,
-    ) -> None:
+    def join(given: int) -> None:
         """d[batches, rows, columns] = [d +] the tiles, ``pitch`` bytes apart, squares turned."""
+        source, pitch, target, rows = load(given, 0), load(given, 1), load(given, 2), load(given, 3)
+        high, columns, used, add = load(given, 4), load(given, 5), load(given, 6), load(given, 7)
         size = element_size(kind)
         column_bytes = panel_width(LEFT, kind) * size
         for column in range(used):
@@ -335,7 +286,7 @@ def _batch_joiner(dtype: np.dtype[Any]) -> int:
                     from_ = here + batch * pitch + row * size
                     join_run(kind, 1, from_, there + load(rows, row) + batch * size, add)
 
-    return address_of(join, 8)
+    return address_of(join, 1)
 
 
 # --- packing ----------------------------------------------------------------------------------
@@ -366,14 +317,29 @@ def _pack(
         _mark_runs(across, count, grain, size, beside)
         _mark_end(across, count, grain, size, pack[WHOLE], beside)
         runs = (source, along, depth, across, places, beside, count, pitch, gap)
-        call_address(pack[RUNS], runs)
+        call_on_table(pack[RUNS], runs)
     elif plain and depth >= square and _is_run(along, square, size):
-        for row in range(0, count, grain):
-            high, rows, to = min(grain, count - row), across + row * 8, load(places, row)
-            next_ = load(across, min(row + grain, count - 1)) - load(rows, 0)
-            call_address(pack[STEPS], (source, next_, rows, high, along, depth, to, pitch, gap))
+        stretch = _stretch(across, count, grain)
+        for first in range(0, min(stretch, count), grain):
+            for row in range(first, count, stretch):
+                high, rows, to = min(grain, count - row), across + row * 8, load(places, row)
+                after = row + stretch if row + stretch < count else first + grain
+                next_ = load(across, min(after, count - 1)) - load(rows, 0)
+                steps = (source, next_, rows, high, along, depth, to, pitch, gap)
+                call_on_table(pack[STEPS], steps)
     else:
         _pack_steps(pack, source, across, count, along, depth, places)
+
+
+@compiled
+def _stretch(across: int, count: int, grain: int) -> int:
+    """How many rows lie between two that are near in memory; all, if grains do not fit."""
+    first, found, nearest = load(across, 0), 0, 0
+    for row in range(1, count):
+        distance = abs(load(across, row) - first)
+        if found == 0 or distance < nearest:
+            found, nearest = row, distance
+    return found if found > 1 and found % grain == 0 else count
 
 
 @compiled
@@ -408,7 +374,7 @@ def _pack_batches(
             high, rows, to = min(grain, count - row), across + row * 8, load(places, row)
             next_ = load(across, min(row + grain, count - 1)) - load(rows, 0)
             to += at * pitch
-            call_address(pack[STEPS], (here, next_, rows, high, batches, number, to, each, gap))
+            call_on_table(pack[STEPS], (here, next_, rows, high, batches, number, to, each, gap))
 
 
 @compiled
@@ -461,7 +427,7 @@ def _pack_steps(
         for base in range(0, count, group):
             rows, there = across + base * 8, places + base * 8
             if apart > 0 and base + group <= count:
-                call_address(pack[SQUARES], (here, ahead, rows, there, apart, shift, gap))
+                call_on_table(pack[SQUARES], (here, ahead, rows, there, apart, shift, gap))
             else:
                 left = min(group, count - base)
                 call_address(pack[ELEMENTS], (here, rows, there, left, shift, gap))
@@ -538,36 +504,50 @@ def _multiply_panels(
 ) -> None:
     """A box of D from packed panels.
 
-    The box of A stays in the second-level cache, a panel of B in the first. Where batches lie
-    side by side in D the tiles of all come one after another, for they share its lines.
+    The box of A stays in the second-level cache, a panel of B in the first: tiles run along rows,
+    but only as far as these are nearer in D than columns. Where batches lie side by side in D the
+    tiles of all come one after another, for they share its lines.
     """
     rows, columns = _table(plan, room, ROWS_D), _table(plan, room, COLUMNS_D)
     lanes, size = kernels[0, GRAIN], kernels[0, SIZE]
     tall, wide, grain = kernels[0, WHOLE], kernels[1, WHOLE], kernels[1, GRAIN]
-    apart_rows, across = _table(plan, room, APART_ROWS), _table(plan, room, APART_COLUMNS)
-    beside, batches = _table(plan, room, BESIDE), _table(plan, room, BATCHES_D)
-    apart = room + plan[APART]
+    runs, batches = _table(plan, room, BESIDE), _table(plan, room, BATCHES_D)
     together = number if _is_run(batches, number, size) else 1
-    _mark_runs(rows, height, lanes, size, beside)
+    _measure_runs(rows, height, size, runs)
     for first in range(0, number, together):
         left, right = room + first * plan[EACH_A], room + plan[PANELS_B] + first * plan[EACH_B]
         to = d + load(batches, first)
-        for j in range(0, width, wide):
-            used, places = min(wide, width - j), columns + j * 8
-            b = right + j * depth * size
-            for i in range(0, height, tall):
-                high, up, a = min(tall, height - i), rows + i * 8, left + i * depth * size
-                runs = used % grain == 0 and load(beside, i) != 0
-                if runs and (high <= lanes or load(beside, i + lanes) != 0):
-                    tile = (high, used, depth, a, b, to, up, places, add, alpha)
-                    call_address(kernels[2, MULTIPLY], tile)
-                elif together == 1:
-                    tile = (high, used, depth, a, b, apart, apart_rows, across, 0, alpha)
-                    call_address(kernels[2, MULTIPLY], tile)
-                    call_address(kernels[2, JOIN], (apart, to, up, high, places, used, add))
-                else:
-                    tiles = (plan, kernels, room, together)
-                    _multiply_batches(*tiles, high, used, depth, a, b, to, up, places, add, alpha)
+        for begin in range(0, height, plan[NEAR]):
+            end = min(begin + plan[NEAR], height)
+            for j in range(0, width, wide):
+                used, places, b = min(wide, width - j), columns + j * 8, right + j * depth * size
+                for i in range(begin, end, tall):
+                    high, up, a = min(tall, height - i), rows + i * 8, left + i * depth * size
+                    if together > 1:
+                        tiles = (plan, kernels, room, together)
+                        scaled = (add, alpha)
+                        _multiply_batches(*tiles, high, used, depth, a, b, to, up, places, *scaled)
+                        continue
+                    beside = runs + i * 8
+                    is_whole = high % lanes == 0 and used % grain == 0
+                    if (
+                        is_whole
+                        and load(beside, 0) >= lanes
+                        and load(beside, high - lanes) >= lanes
+                    ):
+                        beside = 0
+                    tile = (high, used, depth, a, b, to, up, places, beside, add, alpha)
+                    call_on_table(kernels[2, MULTIPLY], tile)
+
+
+@compiled
+def _measure_runs(places: int, count: int, size: int, runs: int) -> None:
+    """How many places lie side by side from each on."""
+    length = 0
+    for at in range(count - 1, -1, -1):
+        goes_on = at + 1 < count and load(places, at + 1) - load(places, at) == size
+        length = length + 1 if goes_on else 1
+        store(runs, at, length)
 
 
 @compiled
@@ -591,19 +571,22 @@ def _multiply_batches(
     size, apart = kernels[0, SIZE], room + plan[APART]
     pitch = kernels[0, WHOLE] * kernels[1, WHOLE] * size
     here, across = _table(plan, room, APART_ROWS), _table(plan, room, APART_COLUMNS)
+    runs = _table(plan, room, BESIDE) + rows - _table(plan, room, ROWS_D)
     for first in range(0, together, SQUARE):
         count, to = min(SQUARE, together - first), d + first * size
         for at in range(count):
             left, right = a + (first + at) * plan[EACH_A], b + (first + at) * plan[EACH_B]
-            tile = (high, used, depth, left, right, apart + at * pitch, here, across, 0, alpha)
-            call_address(kernels[2, MULTIPLY], tile)
+            if count == SQUARE:
+                place = apart + at * pitch
+                tile = (high, used, depth, left, right, place, here, across, 0, 0, alpha)
+                call_on_table(kernels[2, MULTIPLY], tile)
+            else:
+                place = to + at * size
+                tile = (high, used, depth, left, right, place, rows, columns, runs, add, alpha)
+                call_on_table(kernels[2, MULTIPLY], tile)
         if count == SQUARE:
             joined = (apart, pitch, to, rows, high, columns, used, add)
-            call_address(kernels[2, JOIN_BATCHES], joined)
-            continue
-        for at in range(count):
-            joint = (apart + at * pitch, to + at * size, rows, high, columns, used, add)
-            call_address(kernels[2, JOIN], joint)
+            call_on_table(kernels[2, JOIN_BATCHES], joined)
 
 
 @compiled
@@ -730,7 +713,7 @@ def _kernels(a: np.dtype[Any], b: np.dtype[Any], dtype: np.dtype[Any]) -> Array:
     split = 2 if dtype.kind == "c" else 1
     left = (shape.rows, shape.lanes, size, size // split, SQUARE // split, a == dtype)
     right = (shape.columns, shape.grain, size, size, SQUARE, b == dtype)
-    tile = _multiplier(dtype), _joiner(dtype), _batch_joiner(dtype)
+    tile = _multiplier(dtype), _batch_joiner(dtype)
     rows = (
         (*_packers(True, a, dtype), *left),
         (*_packers(False, b, dtype), *right),

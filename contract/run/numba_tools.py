@@ -5,7 +5,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba.core import types
+from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from contract.run.host_views import Array
@@ -15,14 +15,19 @@ __all__ = [
     "address_of",
     "advance",
     "call_address",
+    "call_on_table",
     "compiled",
     "emitted",
+    "entry",
+    "if_bit",
     "integers",
     "load",
     "prefetch",
     "specialisations",
     "store",
 ]
+
+REGISTERS = 6  # for the arguments of a function, on x86-64
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -77,6 +82,17 @@ def prefetch(builder: Any, address: Any, writes: int, keep: int) -> None:
     builder.call(fetch, [builder.inttoptr(address, byte), *hints])
 
 
+def entry(builder: Any, table: Any, at: Any) -> Any:
+    """Entry ``at`` of a table of integers, given by its address."""
+    return builder.load(builder.gep(builder.inttoptr(table, table.type.as_pointer()), [at]))
+
+
+def if_bit(builder: Any, number: Any, bit: int) -> Any:
+    """What follows in this context runs where the number has the bit."""
+    word = number.type
+    return builder.if_then(builder.icmp_unsigned("!=", builder.and_(number, word(bit)), word(0)))
+
+
 @emitted
 def integers(context: Any, address: Any) -> Any:
     """An address as a pointer to integers."""
@@ -93,8 +109,7 @@ def load(context: Any, table: Any, at: Any) -> Any:
     """Entry ``at`` of a table of integers, given by its address."""
 
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        table, at = arguments
-        return builder.load(builder.gep(builder.inttoptr(table, table.type.as_pointer()), [at]))
+        return entry(builder, *arguments)
 
     return types.intp(types.intp, types.intp), write
 
@@ -114,8 +129,14 @@ def store(context: Any, table: Any, at: Any, value: Any) -> Any:
 
 @emitted
 def call_address(context: Any, function: Any, arguments: Any) -> Any:
-    """Call the function at an address on integers."""
+    """Call the function at an address on integers, a few: others would lie on the stack.
+
+    From there they would be moved on several at once, for which the processor waits until all that
+    was written before has reached the cache.
+    """
     count = len(arguments)
+    if count > REGISTERS:
+        raise TypeError(f"{count} arguments, {REGISTERS} at most: use call_on_table")
 
     def write(codegen: Any, builder: Any, signature: Any, given: Any) -> Any:
         function, packed = given
@@ -123,6 +144,26 @@ def call_address(context: Any, function: Any, arguments: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [word] * count).as_pointer()
         values = [builder.extract_value(packed, at) for at in range(count)]
         builder.call(builder.inttoptr(function, kind), values)
+        return codegen.get_dummy_value()
+
+    words = types.UniTuple(types.intp, count)  # type: ignore[no-untyped-call]
+    return types.void(types.intp, words), write
+
+
+@emitted
+def call_on_table(context: Any, function: Any, entries: Any) -> Any:
+    """Call the function at an address on the address of a table of integers."""
+    count = len(entries)
+
+    def write(codegen: Any, builder: Any, signature: Any, given: Any) -> Any:
+        function, packed = given
+        word = codegen.get_value_type(types.intp)
+        table = cgutils.alloca_once(builder, word, size=count)  # type: ignore[no-untyped-call]
+        for at in range(count):
+            place = builder.gep(table, [ir.IntType(32)(at)])
+            builder.store(builder.extract_value(packed, at), place)
+        kind = ir.FunctionType(ir.VoidType(), [word]).as_pointer()
+        builder.call(builder.inttoptr(function, kind), [builder.ptrtoint(table, word)])
         return codegen.get_dummy_value()
 
     words = types.UniTuple(types.intp, count)  # type: ignore[no-untyped-call]
