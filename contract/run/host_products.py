@@ -31,7 +31,7 @@ from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
 from contract.run.host_kernels import PARALLEL_BYTES, HostKernels, ProductKernel, flatten
 from contract.run.host_views import Array, Viewer, compact_strides, viewer
 from contract.run.memory import Cutter
-from contract.run.steps import Memory, Prepared, Run, Scalars, share
+from contract.run.steps import Memory, Prepared, Scalars, share
 from contract.run.workers import Workers
 from contract.workspace import rounded
 
@@ -243,7 +243,7 @@ def prepare_loops(plan: Plan, step: Gett, kernels: HostKernels, workers: Workers
     a, b = (_Reader(plan, step, name, kernels, workers) for name in ("a", "b"))
     workspace, tiles = a.bytes + b.bytes, max(a.tile_bytes, b.tile_bytes)
     if plan.slots[step.d].tensor.dtype == step.dtype and step.c is None:
-        return Prepared(_direct_loops(step, a, b, kernels), workspace, tiles)
+        return _direct_loops(step, a, b, kernels, workspace, tiles)
     blocked = _BlockedLoops(plan, step, (a.strides, b.strides), kernels)
     tiles = max(tiles, workers.parts(blocked.blocks.count, 1) * blocked.lane)
 
@@ -256,7 +256,9 @@ def prepare_loops(plan: Plan, step: Gett, kernels: HostKernels, workers: Workers
     return Prepared(run, workspace, tiles)
 
 
-def _direct_loops(step: Gett, a: _Reader, b: _Reader, kernels: HostKernels) -> Run:
+def _direct_loops(
+    step: Gett, a: _Reader, b: _Reader, kernels: HostKernels, workspace: int, tiles: int
+) -> Prepared:
     """The loops write D themselves."""
     kernel = kernels.loops(
         step.dtype,
@@ -274,7 +276,12 @@ def _direct_loops(step: Gett, a: _Reader, b: _Reader, kernels: HostKernels) -> R
         if step.scaled:
             _scale(out, scalars[0])
 
-    return run
+    def direct(inputs: Sequence[Array], out: Array, memory: Array) -> None:
+        kernel(*flatten(inputs[step.a]), *flatten(inputs[step.b]), *flatten(out))
+
+    if workspace or tiles:
+        return Prepared(run, workspace, tiles)
+    return Prepared(run, direct=direct)
 
 
 class _BlockedLoops:

@@ -24,6 +24,7 @@ from contract.run.numba_tools import (
     advance,
     compiled,
     emitted,
+    if_bit,
     integers,
     load,
     prefetch,
@@ -207,7 +208,7 @@ def _vectors_joined(step: "_Step", rows: list[Any], length: Any, ahead: Any = No
         step.combine(rows, at, at, lanes)
     width = lanes // 2
     while width:  # the rest in halves, quarters, ... of a vector
-        with _if_bit(builder, length, width):
+        with if_bit(builder, length, width):
             at = builder.and_(length, word(-2 * width))
             step.combine(rows, at, at, width)
         width //= 2
@@ -261,7 +262,7 @@ def _writer_of_whole_rows(phase: int) -> Callable[..., Any]:
         width, word = lanes // 2, total.type
         while width >= phase:  # the rest joins while the lanes are halved
             (place,) = _places(step, [step.combined(step.halves(value, 2 * width))])
-            with _if_bit(builder, total, width):
+            with if_bit(builder, total, width):
                 rest = step.element(row, builder.and_(total, word(-2 * width)), width)
                 builder.store(step.combined([builder.load(place), rest]), place)
             value = builder.load(place)
@@ -327,12 +328,6 @@ def _places(step: "_Step", values: list[Any]) -> list[Any]:
     for place, value in zip(places, values, strict=True):
         step.builder.store(value, place)
     return places
-
-
-def _if_bit(builder: Any, number: Any, bit: int) -> Any:
-    """What follows in this context runs where the number has the bit."""
-    word = number.type
-    return builder.if_then(builder.icmp_unsigned("!=", builder.and_(number, word(bit)), word(0)))
 
 
 def _vector_lanes(kind: Any) -> int:
