@@ -38,6 +38,7 @@ CONSTANTS = (
     "memory_bandwidth",
     "near_bandwidth",
     "jump",
+    "far_jump",
     "blas_flops.double",
     "blas_flops.single",
     "repacking_bandwidth",
@@ -55,6 +56,7 @@ CONSTANTS = (
 OF_TILES = (
     "tiling.call",
     "tiling.tile",
+    "tiling.batch",
     "tiling.flops.double",
     "tiling.flops.single",
     "tiling.complex_share",

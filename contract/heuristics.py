@@ -64,6 +64,7 @@ class Tiling:
     scattered: float  # elements of D written one by one, per second
     call: float  # seconds: one product, its tables and its threads
     tile: float  # seconds: one register tile beside its products
+    batch: float  # seconds: one product of a batch, its boxes' panels and tables
     row_bytes: int  # of a register tile; complex tiles have half as many rows as their reals
     columns: int  # of a register tile
     column_bytes: int  # of one column of a panel of B: twelve stay in the first-level cache
@@ -86,7 +87,8 @@ class Cpu:
 
     blas_flops: Rates  # matrix products
     plain_flops: float  # products of types that BLAS has not
-    loop_flops: Rates  # on strided operands, without packing
+    loop_flops: Rates  # on strided operands, without packing,
+    vector_loops: bool  # that far where rows fill vectors
     memory_bandwidth: float  # bytes read and written
     near_bandwidth: float  # the same of an operand that fits the cache all cores share
     repacking_bandwidth: float  # bytes that BLAS packs once more, inside the cache of one core
@@ -100,7 +102,8 @@ class Cpu:
     block: float  # one block of a Gett: packing, a product, unpacking
     product: float  # one matrix product inside a batch
     line: int  # bytes that move together; shorter runs waste the rest
-    jump: float  # seconds: going on elsewhere in memory, once a run
+    jump: float  # seconds: going on elsewhere in the cache all cores share, once a run,
+    far_jump: float  # and in memory
     core_cache: int  # bytes of cache of one core
     panel_bytes: tuple[int, ...]  # sizes of packed panels worth trying; the last fits the cache
     loop_product: int  # multiply-adds up to which packing is not considered
@@ -128,14 +131,19 @@ class Cpu:
         written = m * n * size / self.cache_bandwidth
         return count * (self.product + flops / self.flops(dtype) + repacked + written)
 
-    def stream_seconds(self, elements: int, run: int, dtype: str) -> float:
-        """Reading or writing ``elements`` in memory, in runs of ``run`` contiguous ones."""
+    def stream_seconds(self, elements: int, run: int, dtype: str, writes: bool = False) -> float:
+        """Reading or writing ``elements`` in memory, in runs of ``run`` contiguous ones.
+
+        Nothing waits for what is written, nor for what shares a line with what was read before.
+        """
         size, run = item_size(dtype), max(run, 1)
         wasted = max(1.0, self.line / (run * size))
         moved = elements * size * min(wasted, self.line / size)
         near = elements * size <= self.panel_bytes[-1]
         bandwidth = self.near_bandwidth if near else self.memory_bandwidth
-        return moved / bandwidth + elements / run * self.jump
+        jumps = elements / run
+        far = 0.0 if near or writes else min(jumps, elements * size / self.line)
+        return moved / bandwidth + far * self.far_jump + (jumps - far) * self.jump
 
     def permute_seconds(self, elements: int, dtype: str) -> float:
         """Copying a tensor in memory in another order of its modes."""
@@ -173,6 +181,7 @@ HOST = Cpu(
     blas_flops=Rates(80e9, 160e9),  # two AVX-512 cores; only the ratio to the bandwidths matters
     plain_flops=4e9,
     loop_flops=Rates(1.5e9, 1.5e9),
+    vector_loops=False,
     memory_bandwidth=12e9,
     near_bandwidth=12e9,
     repacking_bandwidth=25e9,
@@ -187,6 +196,7 @@ HOST = Cpu(
     product=0.4e-6,
     line=64,
     jump=1e-9,
+    far_jump=1e-9,
     core_cache=1 << 20,
     panel_bytes=(1 << 19, 1 << 21, 1 << 23),
     loop_product=1 << 12,
@@ -201,7 +211,8 @@ HOST = Cpu(
 COMPILED = replace(
     HOST,
     blas_flops=Rates(215e9, 450e9),
-    loop_flops=Rates(5.0e9, 5.0e9),
+    loop_flops=Rates(60e9, 120e9),
+    vector_loops=True,
     memory_bandwidth=45e9,
     near_bandwidth=210e9,
     repacking_bandwidth=45e9,
@@ -215,6 +226,7 @@ COMPILED = replace(
     block=6.2e-6,
     product=73e-9,
     jump=0.15e-9,
+    far_jump=6e-9,
     tiling=Tiling(
         flops=Rates(215e9, 450e9),
         complex_share=1.0,
@@ -222,6 +234,7 @@ COMPILED = replace(
         scattered=13e9,
         call=8e-6,
         tile=0.8e-9,
+        batch=110e-9,
         row_bytes=128,
         columns=12,
         column_bytes=1 << 11,

@@ -8,6 +8,7 @@ summed.
 from collections.abc import Iterable, Iterator
 from math import prod
 
+from contract.compute import item_size
 from contract.descriptors import Algo
 from contract.heuristics import Cpu
 from contract.matrix_options import Blas, Transposed, gemms, transposed, why_gemm, why_transposed
@@ -28,6 +29,7 @@ from contract.products import (
     run_length,
 )
 from contract.tile_options import packs_as_it_lies, tile_option
+from contract.vector_loops import VECTOR_BYTES, vectors_each
 
 __all__ = ["host_options"]
 
@@ -86,16 +88,32 @@ def _stream_seconds(
     for stride in (STRIDE_A, STRIDE_B, STRIDE_D):
         own = [loop for loop in loops if stride(loop)]
         run = run_length([loop for loop in own if loop.kind not in apart], stride)
-        seconds += cpu.stream_seconds(extent_of(own), run, dtype)
+        seconds += cpu.stream_seconds(extent_of(own), run, dtype, stride is STRIDE_D)
     return seconds
 
 
 def _loop_option(problem: ProductProblem, loops: tuple[Loop, ...], cpu: Cpu) -> Option:
     """No packing at all: right for any strides, and the quickest way for small products."""
-    step = product_step(Gett, problem, loops)
-    seconds = 2 * cpu.call + 2 * extent_of(loops) / cpu.loop_flops.of(problem.dtype)
-    seconds += _stream_seconds(loops, problem.dtype, cpu)
+    step, dtype = product_step(Gett, problem, loops), problem.dtype
+    multiplying = 2 * extent_of(loops) / cpu.loop_flops.of(dtype)
+    seconds = 2 * cpu.call + _stream_seconds(loops, dtype, cpu)
+    if cpu.vector_loops and loops:
+        each, along = _along_vectors(loops, dtype)
+        multiplying *= each * VECTOR_BYTES / item_size(dtype)
+        if along.kind is not Kind.K and along.d != 1:  # elements of D are written one by one
+            seconds += extent_of([loop for loop in loops if loop.d]) / cpu.permute_rate
+    seconds += multiplying
     return Option(Algo.GETT, seconds, "loop by loop, nothing packed", (step,), problem.d)
+
+
+def _along_vectors(loops: tuple[Loop, ...], dtype: str) -> tuple[float, Loop]:
+    """The loop that vectors run along, and how many they are for each multiply-add."""
+    size = item_size(dtype)
+
+    def each(loop: Loop) -> float:
+        return vectors_each(loop.extent, loop.a, loop.b, loop.kind is Kind.K, size)
+
+    return min(((each(loop), loop) for loop in loops), key=lambda pair: pair[0])
 
 
 def _elementwise_options(

@@ -1,6 +1,6 @@
 """Products by tiles: boxes that our own compiled kernels pack and multiply, and what they cost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
@@ -29,6 +29,8 @@ __all__ = ["PACKED", "TILED", "packs_as_it_lies", "tile_option"]
 TILED = frozenset({"float32", "float64", "complex64", "complex128"})
 PACKED = TILED | {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 
+DEPTHS = 1, 2, 4, 8  # times as many boxes along k
+CERTAIN = 1.1  # times what shallower boxes cost, for fewer along k are the rule
 SUM_SHARE = 4  # all sums apart are that many times smaller than what is read
 
 
@@ -39,10 +41,30 @@ def tile_option(problem: ProductProblem, cpu: Cpu) -> Option | None:
         return None
     turned = _turned(problem)
     loops = loop_table(turned)
-    tiles = _tiles(loops, problem.dtype, tiling)
-    step = replace(product_step(Gett, turned, loops), tiles=tiles)
-    seconds = _Cost(step, tiles, cpu, tiling).seconds
+    product = product_step(Gett, turned, loops)
+    costs = [
+        _Cost(replace(product, tiles=tiles), tiles, cpu, tiling)
+        for tiles in _depths(loops, problem.dtype, cpu, tiling)
+    ]
+    deepest, best = costs[0], min(costs, key=lambda cost: cost.seconds)
+    if best.seconds * CERTAIN > deepest.seconds:
+        best = deepest
+    step, seconds = best.step, best.seconds
     return Option(Algo.GETT, seconds, "boxes packed in cache, our tiles", (step,), problem.d)
+
+
+def _depths(loops: Sequence[Loop], dtype: str, cpu: Cpu, tiling: Tiling) -> Iterator[Tiles]:
+    """Boxes as deep as caches allow, and shallower ones that have room for longer runs.
+
+    These go through D more often, which must therefore stay in cache.
+    """
+    known: set[tuple[int, ...]] = set()
+    of_d = extent_of([loop for loop in loops if loop.kind is not Kind.K]) * item_size(dtype)
+    for pieces in DEPTHS if of_d <= cpu.panel_bytes[-1] else DEPTHS[:1]:
+        tiles = _tiles(loops, dtype, tiling, pieces)
+        if tiles.blocks not in known:
+            known.add(tiles.blocks)
+            yield tiles
 
 
 def _is_tiled(problem: ProductProblem) -> bool:
@@ -60,13 +82,13 @@ def _turned(problem: ProductProblem) -> ProductProblem:
     return problem if fastest is None or fastest in a.modes else replace(problem, a=b, b=a)
 
 
-def _tiles(loops: Sequence[Loop], dtype: str, tiling: Tiling) -> Tiles:
+def _tiles(loops: Sequence[Loop], dtype: str, tiling: Tiling, pieces: int) -> Tiles:
     """Boxes, and the order of their places.
 
     Rows follow D, so that tiles are written as they are. Columns follow D as well, unless more is
     read of B, side by side.
     """
-    blocks = blocks_of(loops, dtype, tiling)
+    blocks = blocks_of(loops, dtype, tiling, pieces)
     batch, m, n, k = ([at for at, x in enumerate(loops) if x.kind is y] for y in Kind)
     by_a = _is_fastest(k, loops, STRIDE_A) or len(m) >= len(n)
 
@@ -149,7 +171,11 @@ class _Cost:
         lanes, grain = tiling.rows(self.step.dtype) // 2, tiling.columns // 3
         packing = self._packing(STRIDE_A, self.tiles.m, lanes) * boxes[Kind.N]
         packing += self._packing(STRIDE_B, self.tiles.n, grain)
-        return self.tiling.call + self._products(boxes) + packing + self._writing(boxes)
+        batches = self.step.extent(Kind.BATCH) * prod(
+            boxes[each] for each in (Kind.M, Kind.N, Kind.K)
+        )
+        seconds = tiling.call + batches * tiling.batch
+        return seconds + self._products(boxes) + packing + self._writing(boxes)
 
     def _products(self, boxes: Mapping[Kind, int]) -> float:
         """The products of all boxes, each rounded up to narrow tiles."""
@@ -175,16 +201,15 @@ class _Cost:
         return self.cpu.stream_seconds(elements, run, self.step.dtype) + packed / rate
 
     def _writing(self, boxes: Mapping[Kind, int]) -> float:
-        """Writing D, once more for each further box along k if it is too large for caches."""
+        """Writing D, once more for each further box along k."""
         dtype, tiling = self.step.dtype, self.tiling
         elements, run = self._lines(STRIDE_D)
-        seconds = self.cpu.stream_seconds(2 * elements, run, dtype)
+        seconds = 2 * self.cpu.stream_seconds(elements, run, dtype, writes=True)
         if _lie(STRIDE_D, self.step, self.tiles, self.tiles.m) is Lie.TURNED:
             seconds += elements / tiling.packed.turned
         elif run < tiling.rows(dtype) // 2:
             seconds += elements / tiling.scattered
-        near = elements * item_size(dtype) <= self.cpu.panel_bytes[-1]
-        return seconds * (1 if near else boxes[Kind.K])
+        return seconds * boxes[Kind.K]
 
     def _lines(self, stride: Stride) -> tuple[int, int]:
         """The elements of an operand, and how many of a box lie in a row."""

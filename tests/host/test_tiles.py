@@ -1,6 +1,6 @@
 """Products by tiles of our own, against sums in higher precision, for every way of packing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations, product
 from math import ceil, prod
@@ -217,6 +217,19 @@ def test_batches_that_lie_side_by_side(
         assert together == 1 if not any(spread) else together > 1
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_rows_of_d_in_runs_of_any_length(handle: ct.Handle, dtype: str) -> None:
+    """Vectors of rows end where they like: in the middle of one, or of a row of D, or nowhere."""
+    rng = seeded(f"runs {dtype}")
+    for run in (*range(1, 26), 31, 33, 40):
+        a, b = (np.asfortranarray(array(rng, n, dtype)) for n in ((run, 7, 9), (9, 14)))
+        for text in ("abk,kc->abc", "abk,kc->acb", "abk,kc->cab"):
+            found = ct.contract(text, a, b, handle=handle)
+            expected = np.einsum(text, wide(a), wide(b))
+            bound = np.einsum(text, np.abs(a), np.abs(b))
+            assert np.all(np.abs(found - expected) <= 12 * np.finfo(dtype).eps * bound)
+
+
 def test_sums_of_many_steps_are_shared_in_parts() -> None:
     """Few results of long sums: parts of k apart, the same bits with any number of threads."""
     rng = seeded("parts")
@@ -293,6 +306,32 @@ def test_boxes_keep_to_the_caches_and_cover_the_loops() -> None:
             or rows[0] == fastest
             or fastest not in (abs(step.loops[at].d) for at in tiles.n)
         )
+
+
+def test_boxes_have_long_runs_of_what_is_written_and_read() -> None:
+    """Of D, where A is as good in short ones; of A by shallow boxes, where D stays in cache."""
+    text = "degc,gfab->abcdef"
+    blocks = packed_blocks(text, {**dict.fromkeys("adg", 20), **dict.fromkeys("bcef", 12)})
+    assert blocks["ab"] == 240
+    blocks = packed_blocks("bda,dc->abc", {"a": 248, "b": 248, "c": 16, "d": 248})
+    assert blocks["b"] >= 96
+    assert blocks["d"] < 100
+
+
+def packed_blocks(text: str, extents: Mapping[str, int]) -> dict[str, int]:
+    """The block of each loop, by its modes, where all tensors are packed and column-major."""
+    *terms, output = text.replace("->", ",").split(",")
+    operands = [
+        ct.Operand(ct.TensorDescriptor([extents[x] for x in term], None, "float64"), tuple(term))
+        for term in (*terms, output)
+    ]
+    plan = make_plan(ct.Contraction(tuple(operands[:2]), operands[2]), machine=COMPILED)
+    (step,) = plan.steps
+    assert isinstance(step, Gett)
+    assert step.tiles is not None
+    labels = plan.operation.labels
+    names = ["".join(str(labels[mode]) for mode in loop.modes) for loop in step.loops]
+    return dict(zip(names, step.tiles.blocks, strict=True))
 
 
 def plan_of(text: str, work: Drawn, machine: Cpu) -> Plan:
