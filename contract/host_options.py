@@ -8,7 +8,7 @@ summed.
 from collections.abc import Iterable, Iterator
 from math import prod
 
-from contract.compute import item_size
+from contract.compute import is_complex, item_size
 from contract.descriptors import Algo
 from contract.heuristics import Cpu
 from contract.matrix_options import Blas, Transposed, gemms, transposed, why_gemm, why_transposed
@@ -95,7 +95,8 @@ def _stream_seconds(
 def _loop_option(problem: ProductProblem, loops: tuple[Loop, ...], cpu: Cpu) -> Option:
     """No packing at all: right for any strides, and the quickest way for small products."""
     step, dtype = product_step(Gett, problem, loops), problem.dtype
-    multiplying = 2 * extent_of(loops) / cpu.loop_flops.of(dtype)
+    flops = (8 if is_complex(dtype) else 2) * extent_of(loops)
+    multiplying = flops / cpu.loop_flops.of(dtype)
     seconds = 2 * cpu.call + _stream_seconds(loops, dtype, cpu)
     if cpu.vector_loops and loops:
         each, along = _along_vectors(loops, dtype)

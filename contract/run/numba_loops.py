@@ -93,10 +93,7 @@ class _Product:
         if vectors.summed:
             cut = kept.pop(0) if kept else _Loop(False, 1, 0, 0, 0)
         others = prod([loop.extent for loop in kept])
-        most = cut.extent if vectors.summed else cut.extent * size // SHORTEST_PIECE
-        pieces = max(
-            ceil(cut.extent * size / PIECE_BYTES), min(PIECES_EACH // max(others, 1), most), 1
-        )
+        pieces = _pieces(cut.extent, 1 if vectors.summed else SHORTEST_PIECE // size, others, size)
         ahead = [AHEAD if each * size > FAR_BYTES else 0 for each in (of_a, of_b)]
         summed = [loop for loop in rest if loop.summed]
         tables = [_offsets([(loop.extent, loop[at] * size) for loop in summed]) for at in (2, 3)]
@@ -112,8 +109,8 @@ class _Product:
         )
         rows = [entry for loop in kept for entry in (loop.extent, *row(loop))]
         self.units = pieces * others
-        self._numbers = np.array([*numbers, *rows, *tables[0], *tables[1]], np.int64)
-        self.table = address(self._numbers)
+        self._entries = np.array([*numbers, *rows, *tables[0], *tables[1]], np.int64)
+        self.table = address(self._entries)
 
     def parts(self, team: Team) -> int:
         """In how many parts it is given to threads."""
@@ -123,6 +120,15 @@ class _Product:
     def function(self) -> int:
         """The address of what each thread does, compiled when it is first asked for."""
         return self._maker(self._dtype, *self._ways)
+
+
+def _pieces(extent: int, shortest: int, others: int, size: int) -> int:
+    """In how many pieces a loop is cut: no longer than cache holds, and enough for threads.
+
+    ``others`` times as many units come from further loops; pieces of ``shortest`` are not cut.
+    """
+    enough = min(PIECES_EACH // max(others, 1), extent // shortest)
+    return max(ceil(extent * size / PIECE_BYTES), enough, 1)
 
 
 def _offsets(rows: Sequence[tuple[int, int]]) -> Array:

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import contract as ct
+from contract.heuristics import COMPILED
+from contract.planner import ranked_plans
 from contract.run.host_kernels import LoopRow
 from contract.run.workers import Workers
 from contract.vector_loops import vectors_each
@@ -135,6 +137,22 @@ def test_small_products_of_a_long_batch_go_loop_by_loop() -> None:
     rng = np.random.default_rng(2)
     a, b = (np.asfortranarray(rng.random([extents[x] for x in term])) for term in ("gij", "gj"))
     np.testing.assert_allclose(ct.contract(text, a, b), np.einsum(text, a, b), rtol=1e-12)
+
+
+def test_complex_numbers_cost_four_multiplications() -> None:
+    """The model's seconds for a long batch of small products, in memory that is near."""
+    found = []
+    for dtype in ("float64", "complex128"):
+        modes = {"g": 3000, "i": 8, "j": 8, "k": 8}
+        operands = [
+            ct.Operand(ct.TensorDescriptor([modes[x] for x in term], None, dtype), tuple(term))
+            for term in ("gij", "gjk", "gik")
+        ]
+        operation = ct.Contraction(tuple(operands[:2]), operands[2])
+        plans = ranked_plans(operation, ct.PlanPreference(), COMPILED)
+        looped = (plan for plan in plans if "loop by loop" in str(plan.considered[0].chosen.reason))
+        found.append(next(looped).seconds)
+    assert 3 < found[1] / found[0] < 12
 
 
 def test_what_vectors_cost() -> None:
