@@ -30,7 +30,7 @@ TILED = frozenset({"float32", "float64", "complex64", "complex128"})
 PACKED = TILED | {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 
 DEPTHS = 1, 2, 4, 8  # times as many boxes along k
-CERTAIN = 1.1  # times what shallower boxes cost, for fewer along k are the rule
+CERTAIN = 1.05  # times what shallower boxes cost, for fewer along k are the rule
 SUM_SHARE = 4  # all sums apart are that many times smaller than what is read
 
 

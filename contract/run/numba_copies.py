@@ -45,6 +45,10 @@ FAR_AHEAD = 4  # the same where source runs are shorter than the processor fores
 FORESEEN_RUN = 900
 ALIGNED_RUN = 512
 REACH = 1024  # bytes between asking for lines and writing them
+# Runs that are worth writing past the caches, in targets that caches do not hold: what is written
+# is then not read before. They follow each other as in the source, which is read at full speed.
+PASSING_RUN = 1 << 12
+PASSING_BYTES = 1 << 24
 ROW_BYTES = 1 << 13  # of a contiguous run copied as one
 REGION_BYTES = 1 << 12  # of the two innermost loops of other copies
 
@@ -207,6 +211,10 @@ def _byte_region(dims: list[_Dim], width: int) -> Region:
     """The best way to copy elements of ``width`` bytes."""
     if dims and dims[0].source == dims[0].target == width:
         first, dims = dims[0], dims[1:]
+        if dims and width * first.extent >= PASSING_RUN:
+            run = width * first.extent
+            if run * prod(dim.extent for dim in dims) >= PASSING_BYTES:
+                return _passing_region(dims, run)
         blocks = _Blocks.of(first.extent, max(ROW_BYTES // width, 1))
         width *= blocks.block
         if blocks.pieces > 1 or width > LONGEST_ELEMENT:
@@ -324,6 +332,18 @@ def _run_region(dims: list[_Dim], run: int, rows: list[tuple[int, ...]]) -> Regi
     return Region(maker, (), _table(run, 0, two, NOTHING, loops), units, size)
 
 
+def _passing_region(dims: list[_Dim], run: int) -> Region:
+    """Long runs in the order of the source, a loop of them at a time."""
+    nearest, *others = sorted(dims, key=lambda dim: abs(dim.source))
+    blocks = _Blocks.of(nearest.extent, max(ROW_BYTES // run, 1))
+    two = np.array([(blocks.block, nearest.source, nearest.target), (1, 0, 0)], np.int64)
+    rows = [blocks.loop(nearest), *(_Blocks(dim.extent, 1, 0).loop(dim) for dim in others)]
+    loops = np.array(rows, np.int64)
+    size = run * blocks.block
+    units = prod(row[0] for row in rows)
+    return Region(_passing_run_kernel, (), _table(run, 0, two, NOTHING, loops), units, size)
+
+
 def _element_region(dims: list[_Dim], kinds: tuple[np.dtype[Any], np.dtype[Any]]) -> Region:
     """Single elements, each loaded, converted and stored."""
     width = kinds[1].itemsize
@@ -386,6 +406,31 @@ def _move(context: Any, width: Any, source: Any, target: Any) -> Any:
         return codegen.get_dummy_value()
 
     return types.void(width, types.intp, types.intp), write
+
+
+@emitted
+def _pass_line(context: Any, source: Any, target: Any) -> Any:
+    """Move a line to where one begins, past the caches."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        line = ir.VectorType(ir.IntType(64), LINE // 8)
+        origin, place = (builder.inttoptr(each, line.as_pointer()) for each in arguments)
+        stored = builder.store(builder.load(origin, align=1), place, align=LINE)
+        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
+        return codegen.get_dummy_value()
+
+    return types.void(types.intp, types.intp), write
+
+
+@emitted
+def _settle(context: Any, table: Any) -> Any:
+    """Wait until what went past the caches is in memory."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return codegen.get_dummy_value()
+
+    return types.void(types.intp), write
 
 
 @emitted
@@ -580,6 +625,34 @@ def copy_far_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
 
 
 @compiled
+def copy_passing_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
+    """The same past the caches: a unit is one loop of long runs."""
+    first, _, loops = _tables(table)
+    two, run = first.reshape(2, 3), load(table, RUN)
+    index = np.zeros(loops.shape[0], np.int64)
+    s, t = _place(loops, begin, index)
+    s, t = s + s0, t + t0
+    for _unit in range(begin, end):
+        for i in range(two[0, 0]):
+            _pass_run(s + i * two[0, 1], t + i * two[0, 2], run)
+        s, t = advance(loops, 0, loops.shape[0], index, s, t)
+    _settle(table)
+
+
+@compiled
+def _pass_run(s: int, t: int, run: int) -> None:
+    """Whole lines of a long run past the caches, its ends as usual."""
+    at = -t & (LINE - 1)
+    if at > 0:
+        _move(64, s, t)
+    while at + LINE <= run:
+        _pass_line(s + at, t + at)
+        at += LINE
+    if at < run:
+        _move(64, s + run - LINE, t + run - LINE)
+
+
+@compiled
 def _fetch_run(s: int, run: int) -> None:
     for at in range(0, run, LINE):
         _fetch_source(s + at)
@@ -763,6 +836,11 @@ def _run_kernel() -> int:
 @cache
 def _far_run_kernel() -> int:
     return address_of(copy_far_runs, COPY)
+
+
+@cache
+def _passing_run_kernel() -> int:
+    return address_of(copy_passing_runs, COPY)
 
 
 @cache

@@ -72,7 +72,11 @@ def test_copies(
     assert not target.any(), "elements outside the block were written"
 
 
-@pytest.mark.parametrize("staged", [0, 1 << 62], ids=["far", "near"])
+@pytest.mark.parametrize(
+    ("staged", "passing"),
+    [(0, 1 << 62), (1 << 62, 1 << 62), (0, 0)],
+    ids=["far", "near", "past the caches"],
+)
 @common
 @given(
     st.lists(st.sampled_from((1, 2, 3, 5, 16, 31, 33, 65, 130, 700, 1100)), min_size=1, max_size=4),
@@ -81,9 +85,14 @@ def test_copies(
     st.tuples(st.integers(0, 70), st.integers(0, 70)),
 )
 def test_copies_of_memory_that_is_not_aligned(
-    staged: int, extents: list[int], random: Any, dtype: str, shifts: tuple[int, int]
+    staged: int,
+    passing: int,
+    extents: list[int],
+    random: Any,
+    dtype: str,
+    shifts: tuple[int, int],
 ) -> None:
-    """Both ways to copy, as if the target were large or small; bytes around it stay as they are."""
+    """Every way to copy, as if the target were large or small; bytes around it stay as they are."""
     while np.prod(extents) > 300_000:
         extents[int(np.argmax(extents))] //= 2
     axes = random.sample(range(len(extents)), len(extents))
@@ -97,6 +106,8 @@ def test_copies_of_memory_that_is_not_aligned(
     packed = [int(np.prod(view.shape[at + 1 :])) for at in range(view.ndim)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(numba_copies, "STAGED_BYTES", staged)
+        patch.setattr(numba_copies, "PASSING_BYTES", passing)
+        patch.setattr(numba_copies, "PASSING_RUN", 64)
         run = FAMILIES["numba"].copy(view.shape, strides, packed, dtype, dtype)
     run(source, 0, guarded[inside].view(kind), 0)
     wanted = np.ascontiguousarray(view).reshape(-1).view(np.uint8)
@@ -105,7 +116,9 @@ def test_copies_of_memory_that_is_not_aligned(
     assert (guarded == 0xA5).all()
 
 
-@pytest.mark.parametrize("extents", [(1 << 21,), (3, 700_000), (640, 51, 67), (1031, 1033)])
+@pytest.mark.parametrize(
+    "extents", [(1 << 21,), (3, 700_000), (640, 51, 67), (1031, 1033), (9, 411, 1207)]
+)
 def test_large_copies(extents: tuple[int, ...]) -> None:
     """Targets beyond the cache, which are copied in another way, by all threads."""
     source = np.random.default_rng(0).random(extents, np.float32)
