@@ -95,12 +95,12 @@ def _stream_seconds(
 def _loop_option(problem: ProductProblem, loops: tuple[Loop, ...], cpu: Cpu) -> Option:
     """No packing at all: right for any strides, and the quickest way for small products."""
     step, dtype = product_step(Gett, problem, loops), problem.dtype
-    flops = (8 if is_complex(dtype) else 2) * extent_of(loops)
-    multiplying = flops / cpu.loop_flops.of(dtype)
+    multiplying = 2 * extent_of(loops) / cpu.loop_flops.of(dtype)
     seconds = 2 * cpu.call + _stream_seconds(loops, dtype, cpu)
     if cpu.vector_loops and loops:
         each, along = _along_vectors(loops, dtype)
-        multiplying *= each * VECTOR_BYTES / item_size(dtype)
+        real = item_size(dtype) // (2 if is_complex(dtype) else 1)
+        multiplying *= each * VECTOR_BYTES / real
         if along.kind is not Kind.K and along.d != 1:  # elements of D are written one by one
             seconds += extent_of([loop for loop in loops if loop.d]) / cpu.permute_rate
     seconds += multiplying
@@ -109,10 +109,9 @@ def _loop_option(problem: ProductProblem, loops: tuple[Loop, ...], cpu: Cpu) -> 
 
 def _along_vectors(loops: tuple[Loop, ...], dtype: str) -> tuple[float, Loop]:
     """The loop that vectors run along, and how many they are for each multiply-add."""
-    size = item_size(dtype)
 
     def each(loop: Loop) -> float:
-        return vectors_each(loop.extent, loop.a, loop.b, loop.kind is Kind.K, size)
+        return vectors_each(loop.extent, loop.a, loop.b, loop.kind is Kind.K, dtype)
 
     return min(((each(loop), loop) for loop in loops), key=lambda pair: pair[0])
 

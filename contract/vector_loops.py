@@ -4,12 +4,15 @@ Along it each operand is contiguous or does not change. Where one of them is str
 by one.
 """
 
+from contract.compute import is_complex, item_size
+
 __all__ = ["SPREAD", "STRIDED", "UNIT", "VECTOR_BYTES", "vectors_each", "ways_along"]
 
 VECTOR_BYTES = 64
 VISIT = 8  # what one row costs besides its vectors, in vectors,
 TOTAL = 4  # adding up the vectors of a dot product,
-SINGLE = 4  # and an element that goes alone
+SINGLE = 4  # an element that goes alone,
+COMPLEX = 3  # and a vector of complex numbers, which are turned and multiplied twice
 UNIT, SPREAD, STRIDED = range(3)  # how an operand lies along vectors
 
 
@@ -19,10 +22,12 @@ def ways_along(a: int, b: int) -> tuple[int, int]:
     return (STRIDED, STRIDED) if STRIDED in (one, two) else (one, two)
 
 
-def vectors_each(extent: int, a: int, b: int, is_summed: bool, size: int) -> float:
-    """Vectors for each element of rows along a loop; elements have ``size`` bytes."""
-    whole, left = divmod(extent, VECTOR_BYTES // size)
+def vectors_each(extent: int, a: int, b: int, is_summed: bool, dtype: str) -> float:
+    """Vectors of real numbers multiplied for each element of rows along a loop, or as long."""
+    whole, left = divmod(extent, VECTOR_BYTES // item_size(dtype))
     vectors = whole + left.bit_count()
     if STRIDED in ways_along(a, b):
         vectors = extent * SINGLE
+    if is_complex(dtype):
+        vectors *= COMPLEX
     return (vectors + VISIT + (TOTAL if is_summed else 0)) / max(extent, 1)

@@ -60,7 +60,7 @@ def multiply_loops(
     loops = [_Loop(kind == "k", extent, *steps) for kind, extent, steps in table if extent != 1]
 
     def cost(loop: _Loop) -> float:
-        return vectors_each(loop.extent, loop.a, loop.b, loop.summed, size)
+        return vectors_each(loop.extent, loop.a, loop.b, loop.summed, dtype.name)
 
     vectors = min(loops, key=cost, default=_Loop(True, 1, 0, 0, 0))
     if prod([loop.extent for loop in loops if loop.summed and loop is not vectors]) > MOST_SUMMED:

@@ -157,6 +157,6 @@ def test_complex_numbers_cost_four_multiplications() -> None:
 
 def test_what_vectors_cost() -> None:
     """Long contiguous rows cost least; a strided row costs more than one with a rest."""
-    long, short = (vectors_each(n, 1, 0, False, 8) for n in (4096, 9))
-    assert 1 / 8 < long < short < vectors_each(9, 2, 0, False, 8)
-    assert vectors_each(64, 1, 1, True, 8) > vectors_each(64, 1, 1, False, 8)
+    long, short = (vectors_each(n, 1, 0, False, "float64") for n in (4096, 9))
+    assert 1 / 8 < long < short < vectors_each(9, 2, 0, False, "float64")
+    assert vectors_each(64, 1, 1, True, "int8") > vectors_each(64, 1, 1, False, "int8")
