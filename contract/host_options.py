@@ -29,7 +29,7 @@ from contract.products import (
     run_length,
 )
 from contract.tile_options import packs_as_it_lies, tile_option
-from contract.vector_loops import VECTOR_BYTES, vectors_each
+from contract.vector_loops import VECTOR_BYTES, along_vectors
 
 __all__ = ["host_options"]
 
@@ -98,22 +98,16 @@ def _loop_option(problem: ProductProblem, loops: tuple[Loop, ...], cpu: Cpu) -> 
     multiplying = 2 * extent_of(loops) / cpu.loop_flops.of(dtype)
     seconds = 2 * cpu.call + _stream_seconds(loops, dtype, cpu)
     if cpu.vector_loops and loops:
-        each, along = _along_vectors(loops, dtype)
+        rows = ((loop.extent, loop.a, loop.b, loop.kind is Kind.K) for loop in loops)
+        each, at = along_vectors(rows, dtype)
         real = item_size(dtype) // (2 if is_complex(dtype) else 1)
         multiplying *= each * VECTOR_BYTES / real
-        if along.kind is not Kind.K and along.d != 1:  # elements of D are written one by one
+        if (
+            loops[at].kind is not Kind.K and loops[at].d != 1
+        ):  # elements of D are written one by one
             seconds += extent_of([loop for loop in loops if loop.d]) / cpu.permute_rate
     seconds += multiplying
     return Option(Algo.GETT, seconds, "loop by loop, nothing packed", (step,), problem.d)
-
-
-def _along_vectors(loops: tuple[Loop, ...], dtype: str) -> tuple[float, Loop]:
-    """The loop that vectors run along, and how many they are for each multiply-add."""
-
-    def each(loop: Loop) -> float:
-        return vectors_each(loop.extent, loop.a, loop.b, loop.kind is Kind.K, dtype)
-
-    return min(((each(loop), loop) for loop in loops), key=lambda pair: pair[0])
 
 
 def _elementwise_options(

@@ -4,9 +4,19 @@ Along it each operand is contiguous or does not change. Where one of them is str
 by one.
 """
 
+from collections.abc import Iterable
+
 from contract.compute import is_complex, item_size
 
-__all__ = ["SPREAD", "STRIDED", "UNIT", "VECTOR_BYTES", "vectors_each", "ways_along"]
+__all__ = [
+    "SPREAD",
+    "STRIDED",
+    "UNIT",
+    "VECTOR_BYTES",
+    "along_vectors",
+    "vectors_each",
+    "ways_along",
+]
 
 VECTOR_BYTES = 64
 VISIT = 8  # what one row costs besides its vectors, in vectors,
@@ -20,6 +30,15 @@ def ways_along(a: int, b: int) -> tuple[int, int]:
     """How two operands lie along a loop with these strides, in elements."""
     one, two = ({1: UNIT, 0: SPREAD}.get(stride, STRIDED) for stride in (a, b))
     return (STRIDED, STRIDED) if STRIDED in (one, two) else (one, two)
+
+
+def along_vectors(loops: Iterable[tuple[int, int, int, bool]], dtype: str) -> tuple[float, int]:
+    """What ``vectors_each`` is along the loop where it is least, and which loop that is.
+
+    Loops are given by extent, strides in A and B in elements, and whether they are summed.
+    """
+    costs = (vectors_each(*loop, dtype) for loop in loops)
+    return min((cost, at) for at, cost in enumerate(costs))
 
 
 def vectors_each(extent: int, a: int, b: int, is_summed: bool, dtype: str) -> float:

@@ -230,8 +230,7 @@ class _Reader:
     def read(self, slots: Sequence[Array], cutter: Cutter, tiles: Array) -> tuple[Array, int]:
         """Flat memory of the operand and where it starts."""
         if self.tiles is None:
-            flat, origin = flatten(slots[self.slot])
-            return (flat if flat.flags.aligned else flat.copy()), origin
+            return flatten(slots[self.slot])
         converted = cutter.take(self.count, self.dtype)
         total, body = self.tiles.bound([*slots, converted], (1, 0, 0))
         share(self.workers, total, 1, tiles, self.tiles.bytes, body)

@@ -19,6 +19,7 @@ __all__ = ["add_products", "clear_row", "dot_product", "spread_row"]
 
 LINE = 64
 SUMS = 4  # of a dot product: one alone waits for itself
+PAIR = types.UniTuple(types.intp, 2)  # type: ignore[no-untyped-call]
 
 
 @emitted
@@ -27,43 +28,37 @@ def dot_product(
     kind: Any,
     way_a: Any,
     way_b: Any,
-    a: Any,
-    b: Any,
+    operands: Any,
     d: Any,
     count: Any,
-    step_a: Any,
-    step_b: Any,
+    steps: Any,
     rows: Any,
-    offsets_a: Any,
-    offsets_b: Any,
-    ahead_a: Any,
-    ahead_b: Any,
+    offsets: Any,
+    ahead: Any,
 ) -> Any:
-    """d = sum over ``rows`` rows of sum_i a[i] * b[i], i < count; all are addresses.
+    """d = sum over ``rows`` rows of sum_i a[i] * b[i], i < count.
 
-    Tables say how many bytes each row is from the first. Memory is asked for ``ahead`` bytes
-    before it is read, 0: never.
+    Pairs are of A and B: their addresses, the bytes of a step, tables that say how many bytes each
+    row is from the first, and how many bytes before it is read memory is asked for, 0: never.
     """
 
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         ways = way_a.literal_value, way_b.literal_value
-        _, _, _, a, b, d, count, *steps, rows, table_a, table_b, ahead_a, ahead_b = arguments
+        *_, operands, d, count, steps, rows, offsets, ahead = arguments
+        steps, ahead = _pair(builder, steps), _pair(builder, ahead)
         whole = _Vectors(codegen, builder, kind, _lanes(kind, ways))
         pieces = list(whole.halves())
         sums = [whole.variable() for _ in range(SUMS)]
         rests = [piece.variable() for piece in pieces]
         with cgutils.for_range(builder, rows, intp=rows.type) as row:
-            starts = [
-                builder.add(base, entry(builder, table, row.index))
-                for base, table in ((a, table_a), (b, table_b))
-            ]
+            starts = _starts(builder, operands, offsets, row.index)
             run = _Run(whole, ways, starts, steps)
             groups = builder.udiv(count, count.type(SUMS * whole.lanes))
             with cgutils.for_range(builder, groups, intp=count.type) as group:
                 first = builder.mul(group.index, count.type(SUMS * whole.lanes))
                 for at, sum_ in enumerate(sums):
                     place = builder.add(first, count.type(at * whole.lanes))
-                    run.ask(place, (ahead_a, ahead_b))
+                    run.ask(place, ahead)
                     whole.accumulate(sum_, *run.factors(place))
             done = builder.mul(groups, count.type(SUMS))
             vectors = builder.udiv(count, count.type(whole.lanes))
@@ -83,7 +78,8 @@ def dot_product(
         vectors.store(value, d)
         return codegen.get_dummy_value()
 
-    words = [types.intp] * 11
+    word = types.intp
+    words = PAIR, word, word, PAIR, word, PAIR, PAIR
     return types.void(kind, way_a, way_b, *words), write
 
 
@@ -94,31 +90,26 @@ def add_products(
     way_a: Any,
     way_b: Any,
     together: Any,
-    a: Any,
-    b: Any,
+    operands: Any,
     d: Any,
     count: Any,
-    step_a: Any,
-    step_b: Any,
-    offsets_a: Any,
-    offsets_b: Any,
+    steps: Any,
+    offsets: Any,
 ) -> Any:
     """d[i] += sum over a literal number of rows of a[i] * b[i], i < count; d is contiguous.
 
-    Tables say how many bytes each row is from the first.
+    Pairs are of A and B: their addresses, the bytes of a step, and tables that say how many bytes
+    each row is from the first.
     """
 
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         ways = way_a.literal_value, way_b.literal_value
-        _, _, _, _, a, b, d, count, *steps, table_a, table_b = arguments
+        *_, operands, d, count, steps, offsets = arguments
+        steps = _pair(builder, steps)
         whole = _Vectors(codegen, builder, kind, _lanes(kind, ways))
         word = count.type
         starts = [
-            [
-                builder.add(base, entry(builder, table, word(at)))
-                for base, table in ((a, table_a), (b, table_b))
-            ]
-            for at in range(together.literal_value)
+            _starts(builder, operands, offsets, word(at)) for at in range(together.literal_value)
         ]
 
         def add(vectors: "_Vectors", runs: list["_Run"], at: Any) -> None:
@@ -138,7 +129,8 @@ def add_products(
                 add(piece, runs(piece), builder.and_(count, word(-2 * piece.lanes)))
         return codegen.get_dummy_value()
 
-    return types.void(kind, way_a, way_b, together, *[types.intp] * 8), write
+    words = PAIR, types.intp, types.intp, PAIR, PAIR
+    return types.void(kind, way_a, way_b, together, *words), write
 
 
 @emitted
@@ -168,6 +160,17 @@ def spread_row(context: Any, kind: Any, source: Any, target: Any, count: Any, st
         return codegen.get_dummy_value()
 
     return types.void(kind, *[types.intp] * 4), write
+
+
+def _pair(builder: Any, packed: Any) -> list[Any]:
+    """The values of a pair."""
+    return [builder.extract_value(packed, at) for at in range(2)]
+
+
+def _starts(builder: Any, operands: Any, offsets: Any, row: Any) -> list[Any]:
+    """Where a row of each operand begins."""
+    pairs = zip(_pair(builder, operands), _pair(builder, offsets), strict=True)
+    return [builder.add(operand, entry(builder, table, row)) for operand, table in pairs]
 
 
 def _lanes(kind: Any, ways: tuple[int, int]) -> int:
@@ -298,7 +301,7 @@ class _Run:
         pairs = zip(ways, starts, strict=True)
         self.spread = [vectors.spread(start) if way == SPREAD else None for way, start in pairs]
 
-    def ask(self, at: Any, ahead: tuple[Any, Any]) -> None:
+    def ask(self, at: Any, ahead: list[Any]) -> None:
         """Ask for what lies so many bytes after a place; 0: for nothing."""
         vectors = self.vectors
         builder = vectors.builder

@@ -18,7 +18,7 @@ from contract.run.host_views import Array, address
 from contract.run.numba_loop_code import add_products, clear_row, dot_product, spread_row
 from contract.run.numba_team import PART_ARGUMENTS, Team
 from contract.run.numba_tools import address_of, compiled, integers, load
-from contract.vector_loops import vectors_each, ways_along
+from contract.vector_loops import along_vectors, ways_along
 
 __all__ = ["multiply_loops"]
 
@@ -58,20 +58,21 @@ def multiply_loops(
     """d = sum over k of a * b by threads of the team; None where the tables would be too long."""
     size = dtype.itemsize
     loops = [_Loop(kind == "k", extent, *steps) for kind, extent, steps in table if extent != 1]
-
-    def cost(loop: _Loop) -> float:
-        return vectors_each(loop.extent, loop.a, loop.b, loop.summed, dtype.name)
-
-    vectors = min(loops, key=cost, default=_Loop(True, 1, 0, 0, 0))
+    rows = [(loop.extent, loop.a, loop.b, loop.summed) for loop in loops]
+    vectors = loops[along_vectors(rows, dtype.name)[1]] if loops else _Loop(True, 1, 0, 0, 0)
     if prod([loop.extent for loop in loops if loop.summed and loop is not vectors]) > MOST_SUMMED:
         return None
     made = _Product(dtype, loops, vectors)
     parts = made.parts(team)
     wakes = made.work >= WAKING_WORK
 
+    @cache
+    def kernel() -> int:
+        return made.kernel
+
     def run(a: Array, a0: int, b: Array, b0: int, d: Array, d0: int) -> None:
         places = address(a) + a0 * size, address(b) + b0 * size, address(d) + d0 * size
-        team.run(made.function(), (made.table, *places), made.units, parts, wakes)
+        team.run(kernel(), (made.table, *places), made.units, parts, wakes)
 
     return run
 
@@ -117,7 +118,8 @@ class _Product:
         most = min(self.units, PARTS * team.workers.threads)
         return max(min(most, self.work // THREAD_WORK), 1)
 
-    def function(self) -> int:
+    @property
+    def kernel(self) -> int:
         """The address of what each thread does, compiled when it is first asked for."""
         return self._maker(self._dtype, *self._ways)
 
@@ -180,28 +182,16 @@ def _dots(dtype: np.dtype[Any], way_a: int, way_b: int) -> int:
     def dots(given: int, begin: int, end: int, lane: int) -> None:
         """Units begin..end, each some dot products along the loop that is cut."""
         table, pieces = load(given, 0), load(load(given, 0), PIECES)
-        loops = _loops(table)
-        in_a, in_b = _offsets_at(table)
+        loops, offsets = _loops(table), _offsets_at(table)
+        count, steps = load(table, COUNT), (load(table, STEP_A), load(table, STEP_B))
+        ahead = load(table, AHEAD_A), load(table, AHEAD_B)
         for unit in range(begin, end):
             a, b, d = _places(given, loops, unit // pieces)
             first, last = _piece(table, unit % pieces)
             for at in range(first, last):
-                dot_product(
-                    kind,
-                    way_a,
-                    way_b,
-                    a + at * load(table, CUT_A),
-                    b + at * load(table, CUT_B),
-                    d + at * load(table, CUT_D),
-                    load(table, COUNT),
-                    load(table, STEP_A),
-                    load(table, STEP_B),
-                    load(table, SUMS),
-                    in_a,
-                    in_b,
-                    load(table, AHEAD_A),
-                    load(table, AHEAD_B),
-                )
+                operands = a + at * load(table, CUT_A), b + at * load(table, CUT_B)
+                to, rows = d + at * load(table, CUT_D), load(table, SUMS)
+                dot_product(kind, way_a, way_b, operands, to, count, steps, rows, offsets, ahead)
 
     return address_of(dots, PART_ARGUMENTS)
 
@@ -214,55 +204,26 @@ def _rows(dtype: np.dtype[Any], way_a: int, way_b: int) -> int:
     def rows(given: int, begin: int, end: int, lane: int) -> None:
         """Units begin..end, each a piece of a row of results, to which products are added."""
         table, pieces = load(given, 0), load(load(given, 0), PIECES)
-        loops = _loops(table)
-        in_a, in_b = _offsets_at(table)
-        sums, size = load(table, SUMS), load(table, SIZE)
-        step_a, step_b, step_d = load(table, STEP_A), load(table, STEP_B), load(table, STEP_D)
+        loops, (in_a, in_b) = _loops(table), _offsets_at(table)
+        sums, size, step = load(table, SUMS), load(table, SIZE), load(table, STEP_D)
+        steps = load(table, STEP_A), load(table, STEP_B)
         longest = load(table, CUT) // pieces + 1
-        room = np.empty(0 if step_d == size else longest * size, np.uint8)
+        room = np.empty(0 if step == size else longest * size, np.uint8)
         for unit in range(begin, end):
             a, b, d = _places(given, loops, unit // pieces)
             first, last = _piece(table, unit % pieces)
-            a, b, d, count = (
-                a + first * step_a,
-                b + first * step_b,
-                d + first * step_d,
-                last - first,
-            )
-            to = d if step_d == size else room.ctypes.data
+            operands, count = (a + first * steps[0], b + first * steps[1]), last - first
+            d += first * step
+            to = d if step == size else room.ctypes.data
             clear_row(kind, to, count)
             for at in range(0, sums - TOGETHER + 1, TOGETHER):
-                add_products(
-                    kind,
-                    way_a,
-                    way_b,
-                    TOGETHER,
-                    a,
-                    b,
-                    to,
-                    count,
-                    step_a,
-                    step_b,
-                    in_a + 8 * at,
-                    in_b + 8 * at,
-                )
+                offsets = in_a + 8 * at, in_b + 8 * at
+                add_products(kind, way_a, way_b, TOGETHER, operands, to, count, steps, offsets)
             for at in range(sums // TOGETHER * TOGETHER, sums):
-                add_products(
-                    kind,
-                    way_a,
-                    way_b,
-                    1,
-                    a,
-                    b,
-                    to,
-                    count,
-                    step_a,
-                    step_b,
-                    in_a + 8 * at,
-                    in_b + 8 * at,
-                )
-            if step_d != size:
-                spread_row(kind, to, d, count, step_d)
+                offsets = in_a + 8 * at, in_b + 8 * at
+                add_products(kind, way_a, way_b, 1, operands, to, count, steps, offsets)
+            if step != size:
+                spread_row(kind, to, d, count, step)
         room[:1] = 0  # Numba frees an array after its last use by name
 
     return address_of(rows, PART_ARGUMENTS)
