@@ -87,8 +87,8 @@ class Cpu:
 
     blas_flops: Rates  # matrix products
     plain_flops: float  # products of types that BLAS has not
-    loop_flops: Rates  # on strided operands, without packing,
-    vector_loops: bool  # that far where rows fill vectors
+    loop_flops: Rates  # loop by loop, nothing packed
+    vector_loops: bool  # whether these are of vectors, and the rates those of full ones
     memory_bandwidth: float  # bytes read and written
     near_bandwidth: float  # the same of an operand that fits the cache all cores share
     repacking_bandwidth: float  # bytes that BLAS packs once more, inside the cache of one core

@@ -42,14 +42,10 @@ def tile_option(problem: ProductProblem, cpu: Cpu) -> Option | None:
     turned = _turned(problem)
     loops = loop_table(turned)
     product = product_step(Gett, turned, loops)
-    costs = [
-        _Cost(replace(product, tiles=tiles), tiles, cpu, tiling)
-        for tiles in _depths(loops, problem.dtype, cpu, tiling)
-    ]
-    deepest, best = costs[0], min(costs, key=lambda cost: cost.seconds)
-    if best.seconds * CERTAIN > deepest.seconds:
-        best = deepest
-    step, seconds = best.step, best.seconds
+    steps = [replace(product, tiles=x) for x in _depths(loops, problem.dtype, cpu, tiling)]
+    costs = [(_Cost(step, cpu, tiling).seconds, step) for step in steps]
+    deepest, best = costs[0], min(costs, key=lambda cost: cost[0])
+    seconds, step = best if best[0] * CERTAIN <= deepest[0] else deepest
     return Option(Algo.GETT, seconds, "boxes packed in cache, our tiles", (step,), problem.d)
 
 
@@ -160,9 +156,13 @@ class _Cost:
     """What a product by tiles takes on a processor."""
 
     step: Gett
-    tiles: Tiles
     cpu: Cpu
     tiling: Tiling
+
+    @property
+    def tiles(self) -> Tiles:
+        assert self.step.tiles is not None
+        return self.step.tiles
 
     @property
     def seconds(self) -> float:

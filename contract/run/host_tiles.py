@@ -216,15 +216,17 @@ class TileProduct:
         return np.array([*numbers, *chain(*rows)], np.int64)
 
     def _near(self, of_d: Mapping[int, int]) -> int:
-        """How many rows, whole tiles of them, come before a step along columns in D."""
+        """How many rows come before a step along columns in D: those that lie nearer there.
+
+        All of them where panels are too large for the first-level cache.
+        """
         column = min((abs(of_d[id(loop)]) for loop, n in self.loops[Kind.N] if n > 1), default=0)
-        shape, near = self.shape, 1
+        shape, rows = self.shape, self.places[Kind.M]
         panels = (shape.rows + shape.columns) * self.places[Kind.K] * self.dtype.itemsize
-        for loop, block in self.loops[Kind.M]:
-            if 0 < column < abs(of_d[id(loop)]) and block > 1 and panels <= NEAR_BYTES:
-                break
-            near *= block
-        return max(near // shape.rows, 1) * shape.rows
+        if column == 0 or panels > NEAR_BYTES:
+            return rows
+        near = prod([n for loop, n in self.loops[Kind.M] if abs(of_d[id(loop)]) < column])
+        return near if near == rows else max(near // shape.rows, 1) * shape.rows
 
 
 # The groups of loops that a kernel goes through, and in which two of A, B and D it is their places.

@@ -423,14 +423,14 @@ def _pass_line(context: Any, source: Any, target: Any) -> Any:
 
 
 @emitted
-def _settle(context: Any, table: Any) -> Any:
+def _settle(context: Any) -> Any:
     """Wait until what went past the caches is in memory."""
 
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.fence("seq_cst")
         return codegen.get_dummy_value()
 
-    return types.void(types.intp), write
+    return types.void(), write
 
 
 @emitted
@@ -539,16 +539,16 @@ def _fetch_source(context: Any, address: Any) -> Any:
 
 
 @compiled
-def _place(loops: Array, unit: int, index: Array) -> tuple[int, int]:
-    """Set ``index`` to the unit's place in the loops; its two offsets."""
-    s = t = 0
+def _place(loops: Array, unit: int, s: int, t: int) -> tuple[Array, int, int]:
+    """A unit's place in the loops, and where that is in source and target."""
+    index = np.zeros(loops.shape[0], np.int64)
     for at in range(loops.shape[0]):
         index[at] = unit % loops[at, 0]
         unit //= loops[at, 0]
         last = 1 if index[at] == loops[at, 0] - 1 else 0
         s += index[at] * loops[at, 1] - last * loops[at, 3]
         t += index[at] * loops[at, 2] - last * loops[at, 4]
-    return s, t
+    return index, s, t
 
 
 @compiled
@@ -592,9 +592,7 @@ def copy_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
     """target = source for units begin..end; a unit is two loops of runs of bytes."""
     first, _, loops = _tables(table)
     two, run = first.reshape(2, 3), load(table, RUN)
-    index = np.zeros(loops.shape[0], np.int64)
-    s, t = _place(loops, begin, index)
-    s, t = s + s0, t + t0
+    index, s, t = _place(loops, begin, s0, t0)
     n, si, ti = two[0, 0], two[0, 1], two[0, 2]
     for _unit in range(begin, end):
         for j in range(two[1, 0]):
@@ -609,9 +607,7 @@ def copy_far_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
     """The same in memory far away: a unit is one loop of runs, which are asked for early."""
     first, _, loops = _tables(table)
     two, run = first.reshape(2, 3), load(table, RUN)
-    index = np.zeros(loops.shape[0], np.int64)
-    s, t = _place(loops, begin, index)
-    s, t = s + s0, t + t0
+    index, s, t = _place(loops, begin, s0, t0)
     n, si, ti = two[0, 0], two[0, 1], two[0, 2]
     early = max(REACH // run, 1)
     for _unit in range(begin, end):
@@ -629,14 +625,12 @@ def copy_passing_runs(table: int, s0: int, t0: int, begin: int, end: int) -> Non
     """The same past the caches: a unit is one loop of long runs."""
     first, _, loops = _tables(table)
     two, run = first.reshape(2, 3), load(table, RUN)
-    index = np.zeros(loops.shape[0], np.int64)
-    s, t = _place(loops, begin, index)
-    s, t = s + s0, t + t0
+    index, s, t = _place(loops, begin, s0, t0)
     for _unit in range(begin, end):
         for i in range(two[0, 0]):
             _pass_run(s + i * two[0, 1], t + i * two[0, 2], run)
         s, t = advance(loops, 0, loops.shape[0], index, s, t)
-    _settle(table)
+    _settle()
 
 
 @compiled
@@ -663,9 +657,7 @@ def copy_elements(kinds: Any, table: int, s0: int, t0: int, begin: int, end: int
     """The same with single elements, converted."""
     first, _, loops = _tables(table)
     two = first.reshape(2, 3)
-    index = np.zeros(loops.shape[0], np.int64)
-    s, t = _place(loops, begin, index)
-    s, t = s + s0, t + t0
+    index, s, t = _place(loops, begin, s0, t0)
     n, si, ti = two[0, 0], two[0, 1], two[0, 2]
     one, other = _size(kinds[0]), _size(kinds[1])
     for _unit in range(begin, end):
@@ -693,9 +685,7 @@ def transpose_tiles(kind: Any, table: int, s0: int, t0: int, begin: int, end: in
     """
     at, to, loops = _tables(table)
     pitch = load(table, PITCH)
-    index = np.zeros(loops.shape[0], np.int64)
-    s, t = _place(loops, begin, index)
-    s, t = s + s0, t + t0
+    index, s, t = _place(loops, begin, s0, t0)
     buffer = np.empty(to.size * pitch, np.uint8)
     rows = np.arange(to.size) * pitch
     far = to.size >= FAR_AHEAD * _lanes(kind) and to.size * _size(kind) < FORESEEN_RUN
@@ -718,9 +708,7 @@ def transpose_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
     """The same with short runs of bytes for elements."""
     at, to, loops = _tables(table)
     run, pitch = load(table, RUN), load(table, PITCH)
-    index = np.zeros(loops.shape[0], np.int64)
-    s, t = _place(loops, begin, index)
-    s, t = s + s0, t + t0
+    index, s, t = _place(loops, begin, s0, t0)
     buffer = np.empty(to.size * pitch, np.uint8)
     for _ in range(begin, end):
         s1, t1 = advance(loops, 0, loops.shape[0], index, s, t)

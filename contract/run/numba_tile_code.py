@@ -26,7 +26,7 @@ __all__ = [
     "element_size",
     "fetch",
     "grain_width",
-    "join_run",
+    "join_element",
     "join_square",
     "move",
     "move_run",
@@ -287,18 +287,18 @@ def clear(context: Any, side: Any, kind: Any, to: Any, gap: Any) -> Any:
 
 
 @emitted
-def join_run(context: Any, kind: Any, count: Any, source: Any, target: Any, add: Any) -> Any:
-    """Write a literal number of contiguous elements, or add them to what is there."""
-    parts = count.literal_value * (2 if _is_complex(kind) else 1)
+def join_element(context: Any, kind: Any, source: Any, target: Any, add: Any) -> Any:
+    """Write an element, or add it to what is there."""
+    parts = 2 if _is_complex(kind) else 1
 
     def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        *_, source, target, add = arguments
+        _, source, target, add = arguments
         vector = ir.VectorType(codegen.get_value_type(_part(kind)), parts)
         value = builder.load(builder.inttoptr(source, vector.as_pointer()), align=1)
         _join(builder, value, builder.inttoptr(target, vector.as_pointer()), add)
         return codegen.get_dummy_value()
 
-    return types.void(kind, count, *[types.intp] * 3), write
+    return types.void(kind, *[types.intp] * 3), write
 
 
 @emitted

@@ -26,7 +26,7 @@ from contract.run.numba_tile_code import (
     element_size,
     fetch,
     grain_width,
-    join_run,
+    join_element,
     join_square,
     move,
     move_run,
@@ -53,15 +53,16 @@ __all__ = ["multiply_boxes"]
 # A plan of a product: where its loops begin in the table (l in A and B, l in D twice, m in A and
 # D, n in B and D, k in A and B) and where they end; boxes; where in the memory of a thread there
 # are panels of B, a tile apart and tables of offsets, and the bytes of one; the bytes of one
-# batch's panels of A and of B; then the table of loops, the fastest first: extent, block, and the
-# strides in two operands, in bytes.
+# batch's panels of A and of B; how many rows come before D's next columns; then the table of loops,
+# the fastest first: extent, block, and the strides in two operands, in bytes.
 GROUPS = 5
 BOXES_M, BOXES_N, PANELS_B, APART, TABLES_AT, TABLE_BYTES = range(GROUPS + 1, GROUPS + 7)
 EACH_A, EACH_B = range(GROUPS + 7, GROUPS + 9)
 NEAR, NUMBERS, LOOP = GROUPS + 9, GROUPS + 10, 4
 # The tables of a thread: columns of the tile apart, places of a box's rows in A, of its columns in
-# B, of both in D, of steps along k in A and B, of rows or columns in panels, which grains of rows
-# lie side by side, rows of the tile apart, and places of a box's batches in A, B and D.
+# B, of both in D, of steps along k in A and B, of rows or columns in panels, which grains of them
+# lie side by side or how many of D's rows do, rows of the tile apart, and places of a box's batches
+# in A, B and D.
 APART_COLUMNS, ROWS_A, COLUMNS_B, ROWS_D, COLUMNS_D = range(5)
 STEPS_A, STEPS_B, PLACES, BESIDE, APART_ROWS = range(5, 10)
 BATCHES_A, BATCHES_B, BATCHES_D = range(10, 13)
@@ -187,12 +188,8 @@ def _squares(side: Any, kind: Any) -> int:
 
     def squares(given: int) -> None:
         """For one step, rows and those ``apart`` from them, which are their neighbours mostly."""
-        source, ahead, across, places = (
-            load(given, 0),
-            load(given, 1),
-            load(given, 2),
-            load(given, 3),
-        )
+        source, ahead = load(given, 0), load(given, 1)
+        across, places = load(given, 2), load(given, 3)
         apart, shift, gap = load(given, 4), load(given, 5), load(given, 6)
         size, square = element_size(kind), turned_length(side, kind)
         for row in range(0, apart, SQUARE):
@@ -284,7 +281,8 @@ def _batch_joiner(dtype: np.dtype[Any]) -> int:
             for row in range(high // SQUARE * SQUARE, high):
                 for batch in range(SQUARE):
                     from_ = here + batch * pitch + row * size
-                    join_run(kind, 1, from_, there + load(rows, row) + batch * size, add)
+                    to = there + load(rows, row) + batch * size
+                    join_element(kind, from_, to, add)
 
     return address_of(join, 1)
 
@@ -528,15 +526,11 @@ def _multiply_panels(
                         scaled = (add, alpha)
                         _multiply_batches(*tiles, high, used, depth, a, b, to, up, places, *scaled)
                         continue
-                    beside = runs + i * 8
-                    is_whole = high % lanes == 0 and used % grain == 0
-                    if (
-                        is_whole
-                        and load(beside, 0) >= lanes
-                        and load(beside, high - lanes) >= lanes
-                    ):
-                        beside = 0
-                    tile = (high, used, depth, a, b, to, up, places, beside, add, alpha)
+                    lengths = runs + i * 8
+                    if high % lanes == 0 and used % grain == 0:
+                        if load(lengths, 0) >= lanes and load(lengths, high - lanes) >= lanes:
+                            lengths = 0  # whole vectors
+                    tile = (high, used, depth, a, b, to, up, places, lengths, add, alpha)
                     call_on_table(kernels[2, MULTIPLY], tile)
 
 

@@ -139,7 +139,7 @@ def test_small_products_of_a_long_batch_go_loop_by_loop() -> None:
     np.testing.assert_allclose(ct.contract(text, a, b), np.einsum(text, a, b), rtol=1e-12)
 
 
-def test_complex_numbers_cost_four_multiplications() -> None:
+def test_complex_products_cost_several_real_ones() -> None:
     """The model's seconds for a long batch of small products, in memory that is near."""
     found = []
     for dtype in ("float64", "complex128"):
