@@ -70,6 +70,8 @@ class Tiling:
     column_bytes: int  # of one column of a panel of B: twelve stay in the first-level cache
     box_bytes: int  # of a box of A, which stays in the second-level cache
     far_bytes: int  # of a box of B: larger ones are read from memory again for each box of A
+    kept_bytes: int  # of all boxes of A, where they stay packed in the cache all cores share,
+    keepers: int  # which is by each of so many threads
     line: int  # bytes that move together, with the line that is fetched beside it
     longest: int  # places along one side of a box
     boxes: int  # of D, so that threads share them evenly
@@ -79,6 +81,10 @@ class Tiling:
     def rows(self, dtype: str) -> int:
         """Rows of a register tile."""
         return self.row_bytes // item_size(dtype)
+
+    def keeping(self) -> "Tiling":
+        """The same where all of A stays packed: boxes may then be deeper."""
+        return replace(self, column_bytes=2 * self.column_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +246,8 @@ COMPILED = replace(
         column_bytes=1 << 11,
         box_bytes=1 << 19,
         far_bytes=1 << 20,
+        kept_bytes=1 << 23,
+        keepers=2,
         line=128,
         longest=1 << 13,
         boxes=8,

@@ -192,7 +192,8 @@ class Tiles:
 
     ``blocks`` is the extent of a box for each loop of the step. ``batch``, ``m``, ``n`` and ``k``
     (indices, fastest first) say in which order the places of a box are packed. The boxes along k
-    are summed in ``splits`` parts apart, which are added in order.
+    are summed in ``splits`` parts apart, which are added in order. With ``keeps`` all boxes of A
+    stay packed while columns change.
     """
 
     blocks: tuple[int, ...]
@@ -201,6 +202,7 @@ class Tiles:
     n: tuple[int, ...]
     k: tuple[int, ...]
     splits: int = 1
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,25 +42,43 @@ def tile_option(problem: ProductProblem, cpu: Cpu) -> Option | None:
     turned = _turned(problem)
     loops = loop_table(turned)
     product = product_step(Gett, turned, loops)
-    steps = [replace(product, tiles=x) for x in _depths(loops, problem.dtype, cpu, tiling)]
-    costs = [(_Cost(step, cpu, tiling).seconds, step) for step in steps]
-    deepest, best = costs[0], min(costs, key=lambda cost: cost[0])
+    found = []
+    for choices in _depths(loops, problem.dtype, cpu, tiling):
+        steps = [replace(product, tiles=tiles) for tiles in choices]
+        costs = [(_Cost(step, cpu, tiling).seconds, step) for step in steps]
+        found.append(min(costs, key=lambda cost: cost[0]))
+    deepest, best = found[0], min(found, key=lambda cost: cost[0])
     seconds, step = best if best[0] * CERTAIN <= deepest[0] else deepest
     return Option(Algo.GETT, seconds, "boxes packed in cache, our tiles", (step,), problem.d)
 
 
-def _depths(loops: Sequence[Loop], dtype: str, cpu: Cpu, tiling: Tiling) -> Iterator[Tiles]:
+def _depths(
+    loops: Sequence[Loop], dtype: str, cpu: Cpu, tiling: Tiling
+) -> Iterator[tuple[Tiles, ...]]:
     """Boxes as deep as caches allow, and shallower ones that have room for longer runs.
 
-    These go through D more often, which must therefore stay in cache.
+    These go through D more often, which must therefore stay in cache. Each comes with what is
+    chosen where all of A stays packed, if it fits.
     """
-    known: set[tuple[int, ...]] = set()
+    known: set[tuple[Tiles, ...]] = set()
     of_d = extent_of([loop for loop in loops if loop.kind is not Kind.K]) * item_size(dtype)
     for pieces in DEPTHS if of_d <= cpu.panel_bytes[-1] else DEPTHS[:1]:
         tiles = _tiles(loops, dtype, tiling, pieces)
-        if tiles.blocks not in known:
-            known.add(tiles.blocks)
-            yield tiles
+        choices = (tiles, *_keeping(tiles, loops, dtype, tiling, pieces))
+        if choices not in known:
+            known.add(choices)
+            yield choices
+
+
+def _keeping(
+    tiles: Tiles, loops: Sequence[Loop], dtype: str, tiling: Tiling, pieces: int
+) -> Iterator[Tiles]:
+    """Tiles that keep all of A packed, if it fits and would be packed more often else."""
+    boxes = _boxes(loops, tiles.blocks)
+    batches = prod(tiles.blocks[at] for at in tiles.batch)
+    of_a = batches * extent_of([loop for loop in loops if loop.kind in (Kind.M, Kind.K)])
+    if boxes[Kind.N] > 1 and of_a * item_size(dtype) <= tiling.kept_bytes:
+        yield replace(_tiles(loops, dtype, tiling.keeping(), pieces), keeps=True)
 
 
 def _is_tiled(problem: ProductProblem) -> bool:
@@ -169,7 +187,10 @@ class _Cost:
         """Products of whole tiles, packing A and B, and writing D."""
         boxes, tiling = _boxes(self.step.loops, self.tiles.blocks), self.tiling
         lanes, grain = tiling.rows(self.step.dtype) // 2, tiling.columns // 3
-        packing = self._packing(STRIDE_A, self.tiles.m, lanes) * boxes[Kind.N]
+        packings = boxes[Kind.N]
+        if self.tiles.keeps:
+            packings = min(packings, tiling.keepers)
+        packing = self._packing(STRIDE_A, self.tiles.m, lanes) * packings
         packing += self._packing(STRIDE_B, self.tiles.n, grain)
         batches = self.step.extent(Kind.BATCH) * prod(
             boxes[each] for each in (Kind.M, Kind.N, Kind.K)

@@ -22,20 +22,22 @@ __all__ = ["TileProduct", "prepare_tiles"]
 THREAD_WORK = 1 << 20  # of steps.product_work, worth a thread that is awake,
 WAKING_WORK = 1 << 21  # and one that has to be woken
 # Tables of a thread: a tile's columns, places in two operands of m, n and k, two of panels, a
-# tile's rows, and places of batches in three operands.
-TABLES = 13
+# tile's rows, places of batches in three operands, and which boxes of A are packed.
+TABLES = 14
 LINE = 64
 NEAR_BYTES = 1 << 15  # of a panel of A and one of B that both stay in the first-level cache
+KEPT_BYTES = 1 << 24  # of boxes of A that all threads keep packed
 
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
     """Bytes of one thread's memory: panels of A and of B, a tile that lies apart, and tables.
 
-    ``a`` and ``b`` are those of one batch's panels.
+    ``a`` and ``b`` are those of one batch's panels, ``kept`` boxes of A have panels of their own.
     """
 
     batches: int
+    kept: int
     a: int
     b: int
     apart: int
@@ -46,10 +48,14 @@ class _Lane:
         return rounded(self.places[1] + self.apart + TABLES * self.table)
 
     @property
-    def places(self) -> tuple[int, int, int, int, int, int]:
-        """Where the panels of B, the tile and the tables begin, the bytes of a table, a and b."""
-        panels, apart = self.batches * self.a, self.batches * (self.a + self.b)
-        return panels, apart, apart + self.apart, self.table, self.a, self.b
+    def places(self) -> tuple[int, int, int, int, int, int, int]:
+        """Where the panels of B, the tile and the tables begin, the bytes of a table, a and b.
+
+        The last is how many boxes of A are kept.
+        """
+        panels = self.batches * self.kept * self.a
+        apart = panels + self.batches * self.b
+        return panels, apart, apart + self.apart, self.table, self.a, self.b, self.kept
 
 
 def prepare_tiles(
@@ -189,9 +195,16 @@ class TileProduct:
         rows = ceil(self.places[Kind.M] / shape.rows) * shape.rows
         columns = ceil(self.places[Kind.N] / shape.columns) * shape.columns
         apart = min(self.places[Kind.BATCH], SQUARE) * shape.rows * shape.columns * size
-        table = 8 * max(*self.places.values(), shape.rows, shape.columns)
-        panels = _spread(rows * depth), _spread(columns * depth)
-        return _Lane(self.places[Kind.BATCH], *panels, rounded(apart), table)
+        a, b = _spread(rows * depth), _spread(columns * depth)
+        kept = self._kept(a * self.places[Kind.BATCH])
+        table = 8 * max(*self.places.values(), shape.rows, shape.columns, kept)
+        return _Lane(self.places[Kind.BATCH], kept, a, b, rounded(apart), table)
+
+    def _kept(self, size: int) -> int:
+        """How many boxes of A, ``size`` bytes each, a thread keeps packed."""
+        boxes = self.boxes[Kind.M] * self.each
+        fits = size * boxes * self.workers.threads <= KEPT_BYTES
+        return boxes if self.tiles.keeps and fits else 1
 
     def _packed_strides(self) -> tuple[tuple[int, ...], int]:
         """D's strides in memory of its own, and its elements."""

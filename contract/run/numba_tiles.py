@@ -53,19 +53,20 @@ __all__ = ["multiply_boxes"]
 # A plan of a product: where its loops begin in the table (l in A and B, l in D twice, m in A and
 # D, n in B and D, k in A and B) and where they end; boxes; where in the memory of a thread there
 # are panels of B, a tile apart and tables of offsets, and the bytes of one; the bytes of one
-# batch's panels of A and of B; how many rows come before D's next columns; then the table of loops,
-# the fastest first: extent, block, and the strides in two operands, in bytes.
+# batch's panels of A and of B; how many boxes of A are kept; how many rows come before D's next
+# columns; then the table of loops, the fastest first: extent, block, and the strides in two
+# operands, in bytes.
 GROUPS = 5
 BOXES_M, BOXES_N, PANELS_B, APART, TABLES_AT, TABLE_BYTES = range(GROUPS + 1, GROUPS + 7)
-EACH_A, EACH_B = range(GROUPS + 7, GROUPS + 9)
-NEAR, NUMBERS, LOOP = GROUPS + 9, GROUPS + 10, 4
+EACH_A, EACH_B, KEPT, NEAR, NUMBERS = range(GROUPS + 7, GROUPS + 12)
+LOOP = 4
 # The tables of a thread: columns of the tile apart, places of a box's rows in A, of its columns in
 # B, of both in D, of steps along k in A and B, of rows or columns in panels, which grains of them
 # lie side by side or how many of D's rows do, rows of the tile apart, and places of a box's batches
-# in A, B and D.
+# in A, B and D, and which box of A is packed in each place for one.
 APART_COLUMNS, ROWS_A, COLUMNS_B, ROWS_D, COLUMNS_D = range(5)
 STEPS_A, STEPS_B, PLACES, BESIDE, APART_ROWS = range(5, 10)
-BATCHES_A, BATCHES_B, BATCHES_D = range(10, 13)
+BATCHES_A, BATCHES_B, BATCHES_D, PACKED = range(10, 14)
 # The kernels for some types are a table. A row for A and one for B say how they are packed: the
 # addresses of functions, then rows of a whole panel and of a grain of it, bytes of an element and
 # from one row to the next, rows of a square that are turned, and whether elements are copied as
@@ -492,6 +493,7 @@ def _multiply_panels(
     plan: Array,
     kernels: Array,
     room: int,
+    panels: int,
     d: int,
     number: int,
     height: int,
@@ -500,7 +502,7 @@ def _multiply_panels(
     add: int,
     alpha: int,
 ) -> None:
-    """A box of D from packed panels.
+    """A box of D from packed panels; those of A are at ``panels``.
 
     The box of A stays in the second-level cache, a panel of B in the first: tiles run along rows,
     but only as far as these are nearer in D than columns. Where batches lie side by side in D the
@@ -513,7 +515,7 @@ def _multiply_panels(
     together = number if _is_run(batches, number, size) else 1
     _measure_runs(rows, height, size, runs)
     for first in range(0, number, together):
-        left, right = room + first * plan[EACH_A], room + plan[PANELS_B] + first * plan[EACH_B]
+        left, right = panels + first * plan[EACH_A], room + plan[PANELS_B] + first * plan[EACH_B]
         to = d + load(batches, first)
         for begin in range(0, height, plan[NEAR]):
             end = min(begin + plan[NEAR], height)
@@ -612,7 +614,9 @@ def _multiply_boxes(
     batches_d, each_a, each_b = _table(plan, room, BATCHES_D), plan[EACH_A], plan[EACH_B]
     places, beside = _table(plan, room, PLACES), _table(plan, room, BESIDE)
     _place_apart(plan, kernels, room)
-    packed = -1
+    packed, kept = _table(plan, room, PACKED), plan[KEPT]
+    for slot in range(kept):
+        store(packed, slot, -1)
     tabled_n = tabled_k = -1  # the boxes of which there are tables
     width = depth = 0
     at = begin
@@ -635,11 +639,14 @@ def _multiply_boxes(
             for row in range(at - column * boxes_m, stop - column * boxes_m):
                 height = _offsets(loops, plan[2], plan[3], row, rows_a, rows_d)
                 name = (batch * boxes_m + row) * (last - first) + box - first
-                if name != packed:
+                slot = name % kept
+                panels = room + slot * (plan[PANELS_B] // kept)
+                if load(packed, slot) != name:
                     of_a = batches_a, number, rows_a, height, steps_a, depth
-                    _pack_batches(kernels[0], a, of_a, room, each_a, places, beside)
-                    packed = name
-                _multiply_panels(plan, kernels, room, d, number, height, width, depth, adds, alpha)
+                    _pack_batches(kernels[0], a, of_a, panels, each_a, places, beside)
+                    store(packed, slot, name)
+                sizes = number, height, width, depth
+                _multiply_panels(plan, kernels, room, panels, d, *sizes, adds, alpha)
         at = stop
 
 
