@@ -15,7 +15,7 @@ from contract.heuristics import COMPILED, Cpu, Tiling
 from contract.plan import Gett, Kind, Plan, Tiles
 from contract.planner import make_plan
 from contract.run.host import HostExecutor
-from contract.run.host_tiles import TileProduct
+from contract.run.host_tiles import KEPT_BYTES, TileProduct
 
 pytest.importorskip("numba")
 
@@ -257,6 +257,39 @@ def test_the_number_of_threads_changes_no_bit() -> None:
         assert np.array_equal(one, two)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("most", [0, KEPT_BYTES])
+def test_boxes_of_a_stay_packed(threads: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bits whether they do or not; where threads have no memory for it they do not."""
+    monkeypatch.setattr("contract.run.host_tiles.KEPT_BYTES", most)
+    rng = seeded("kept")
+    executor = HostExecutor(threads=threads)
+    kept = 0
+    for splits in (1, 3) * 30:
+        work = drawn(rng, ("float64", "float64", "float64"))
+        plan = plan_of(work.text, work, CUT)
+        step = next(iter(plan.steps), None)
+        if len(plan.steps) != 1 or not isinstance(step, Gett) or step.tiles is None:
+            continue
+        inputs = [np.asfortranarray(x) for x in (work.a, work.b)]
+        results = []
+        for keeps in (False, True):
+            tiles = replace(step.tiles, keeps=keeps, splits=splits)
+            loaded = executor.load(replace(plan, steps=(replace(step, tiles=tiles),)))
+            found = np.full(work.out.shape, np.nan, order="F")
+            loaded(inputs, found, None, (1, 0, 0))
+            check(found, work)
+            results.append(found)
+        assert np.array_equal(*results)
+        (part,) = loaded.parts
+        made = part.prepared.run
+        if isinstance(made, TileProduct):
+            boxes = made.boxes[Kind.M] * made.each
+            assert made.lane.kept == (boxes if most else 1)
+            kept += boxes > 1 and made.boxes[Kind.N] > 1
+    assert kept > 5
+
+
 def test_nothing_outside_of_d_is_written(handle: ct.Handle) -> None:
     """A result in the middle of larger memory: what lies around keeps its value."""
     rng = seeded("around")
@@ -318,20 +351,36 @@ def test_boxes_have_long_runs_of_what_is_written_and_read() -> None:
     assert blocks["d"] < 100
 
 
+def test_a_stays_packed_where_it_fits() -> None:
+    """All of A has 2 MiB, then 32: too much for the cache that cores share."""
+    assert packed_tiles("ij,jg->ig", {"i": 512, "j": 512, "g": 4096}).keeps
+    assert not packed_tiles("ij,jg->ig", {"i": 2048, "j": 2048, "g": 4096}).keeps
+    assert not packed_tiles("ij,jg->ig", {"i": 4096, "j": 512, "g": 96}).keeps  # one box of columns
+
+
 def packed_blocks(text: str, extents: Mapping[str, int]) -> dict[str, int]:
     """The block of each loop, by its modes, where all tensors are packed and column-major."""
+    plan = packed_plan(text, extents)
+    labels = plan.operation.labels
+    (step,) = plan.steps
+    assert isinstance(step, Gett)
+    names = ["".join(str(labels[mode]) for mode in loop.modes) for loop in step.loops]
+    return dict(zip(names, packed_tiles(text, extents).blocks, strict=True))
+
+
+def packed_tiles(text: str, extents: Mapping[str, int]) -> Tiles:
+    found = tiles_of(packed_plan(text, extents))
+    assert found is not None
+    return found
+
+
+def packed_plan(text: str, extents: Mapping[str, int]) -> Plan:
     *terms, output = text.replace("->", ",").split(",")
     operands = [
         ct.Operand(ct.TensorDescriptor([extents[x] for x in term], None, "float64"), tuple(term))
         for term in (*terms, output)
     ]
-    plan = make_plan(ct.Contraction(tuple(operands[:2]), operands[2]), machine=COMPILED)
-    (step,) = plan.steps
-    assert isinstance(step, Gett)
-    assert step.tiles is not None
-    labels = plan.operation.labels
-    names = ["".join(str(labels[mode]) for mode in loop.modes) for loop in step.loops]
-    return dict(zip(names, step.tiles.blocks, strict=True))
+    return make_plan(ct.Contraction(tuple(operands[:2]), operands[2]), machine=COMPILED)
 
 
 def plan_of(text: str, work: Drawn, machine: Cpu) -> Plan:
