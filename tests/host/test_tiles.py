@@ -265,7 +265,7 @@ def test_boxes_of_a_stay_packed(threads: int, most: int, monkeypatch: pytest.Mon
     rng = seeded("kept")
     executor = HostExecutor(threads=threads)
     kept = 0
-    for splits in (1, 3) * 30:
+    for splits in (1, 3) * 60:
         work = drawn(rng, ("float64", "float64", "float64"))
         plan = plan_of(work.text, work, CUT)
         step = next(iter(plan.steps), None)
