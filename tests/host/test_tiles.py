@@ -15,7 +15,7 @@ from contract.heuristics import COMPILED, Cpu, Tiling
 from contract.plan import Gett, Kind, Plan, Tiles
 from contract.planner import make_plan
 from contract.run.host import HostExecutor
-from contract.run.host_tiles import KEPT_BYTES, TileProduct
+from contract.run.host_tiles import TileProduct
 
 pytest.importorskip("numba")
 
@@ -258,7 +258,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("most", [0, KEPT_BYTES])
+@pytest.mark.parametrize("most", [0, 1 << 30])
 def test_boxes_of_a_stay_packed(threads: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits whether they do or not; where threads have no memory for it they do not."""
     monkeypatch.setattr("contract.run.host_tiles.KEPT_BYTES", most)
@@ -287,7 +287,7 @@ def test_boxes_of_a_stay_packed(threads: int, most: int, monkeypatch: pytest.Mon
             boxes = made.boxes[Kind.M] * made.each
             assert made.lane.kept == (boxes if most else 1)
             kept += boxes > 1 and made.boxes[Kind.N] > 1
-    assert kept > 5
+    assert kept > 2
 
 
 def test_nothing_outside_of_d_is_written(handle: ct.Handle) -> None:
@@ -365,22 +365,23 @@ def packed_blocks(text: str, extents: Mapping[str, int]) -> dict[str, int]:
     (step,) = plan.steps
     assert isinstance(step, Gett)
     names = ["".join(str(labels[mode]) for mode in loop.modes) for loop in step.loops]
-    return dict(zip(names, packed_tiles(text, extents).blocks, strict=True))
+    assert step.tiles is not None
+    return dict(zip(names, step.tiles.blocks, strict=True))
 
 
 def packed_tiles(text: str, extents: Mapping[str, int]) -> Tiles:
-    found = tiles_of(packed_plan(text, extents))
+    found = tiles_of(packed_plan(text, extents, WHOLE))
     assert found is not None
     return found
 
 
-def packed_plan(text: str, extents: Mapping[str, int]) -> Plan:
+def packed_plan(text: str, extents: Mapping[str, int], machine: Cpu = COMPILED) -> Plan:
     *terms, output = text.replace("->", ",").split(",")
     operands = [
         ct.Operand(ct.TensorDescriptor([extents[x] for x in term], None, "float64"), tuple(term))
         for term in (*terms, output)
     ]
-    return make_plan(ct.Contraction(tuple(operands[:2]), operands[2]), machine=COMPILED)
+    return make_plan(ct.Contraction(tuple(operands[:2]), operands[2]), machine=machine)
 
 
 def plan_of(text: str, work: Drawn, machine: Cpu) -> Plan:
