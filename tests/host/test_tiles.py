@@ -355,7 +355,7 @@ def test_a_stays_packed_where_it_fits() -> None:
     """All of A has 2 MiB, then 32: too much for the cache that cores share."""
     assert packed_tiles("ij,jg->ig", {"i": 512, "j": 512, "g": 4096}).keeps
     assert not packed_tiles("ij,jg->ig", {"i": 2048, "j": 2048, "g": 4096}).keeps
-    assert not packed_tiles("ij,jg->ig", {"i": 4096, "j": 512, "g": 96}).keeps  # one box of columns
+    assert not packed_tiles("ij,jg->ig", {"i": 512, "j": 512, "g": 96}).keeps  # one box of columns
 
 
 def packed_blocks(text: str, extents: Mapping[str, int]) -> dict[str, int]:
