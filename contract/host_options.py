@@ -28,7 +28,7 @@ from contract.products import (
     product_step,
     run_length,
 )
-from contract.tile_options import packs_as_it_lies, tile_option
+from contract.tile_options import packs_as_it_lies, tile_options
 from contract.vector_loops import VECTOR_BYTES, along_vectors
 
 __all__ = ["host_options"]
@@ -54,13 +54,12 @@ def host_options(problem: ProductProblem, cpu: Cpu, brief: bool = False) -> list
         found.append(Option(Algo.GEMM, seconds, reason, (step,), problem.d))
     is_matrix_product = any(step.extent(Kind.BATCH) == 1 for step in products)
     if brief and is_matrix_product:
-        tiles = tile_option(problem, cpu) if _tiles_may_gain(found, cpu) else None
-        return found if tiles is None else [*found, tiles]
+        return found + (tile_options(problem, cpu) if _tiles_may_gain(found, cpu) else [])
     found.append(_loop_option(problem, loops, cpu))
     if extent_of(loops) > cpu.loop_product:
-        tiles = tile_option(problem, cpu)
-        found += [] if tiles is None else [tiles]
-        if tiles is None or not _is_settled(tiles):
+        tiles = tile_options(problem, cpu)
+        found += tiles
+        if not any(map(_is_settled, tiles)):
             found += panel_options(problem, loops, cpu)
     if not is_matrix_product:
         found += _transposed_options(problem, loops, cpu)

@@ -23,7 +23,7 @@ from contract.products import (
 )
 from contract.tile_boxes import SQUARE, blocks_of, whole
 
-__all__ = ["PACKED", "TILED", "packs_as_it_lies", "tile_option"]
+__all__ = ["PACKED", "TILED", "packs_as_it_lies", "tile_options"]
 
 # What is multiplied and written, and what is converted to it while it is packed.
 TILED = frozenset({"float32", "float64", "complex64", "complex128"})
@@ -31,54 +31,59 @@ PACKED = TILED | {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"
 
 DEPTHS = 1, 2, 4, 8  # times as many boxes along k
 CERTAIN = 1.05  # times what shallower boxes cost, for fewer along k are the rule
+# Whether all of A stays packed, and what is said of it.
+WAYS = (False, "boxes packed in cache, our tiles"), (True, "A packed once, our tiles")
 SUM_SHARE = 4  # all sums apart are that many times smaller than what is read
 
 
-def tile_option(problem: ProductProblem, cpu: Cpu) -> Option | None:
-    """The product by tiles, None where the kernels lack a type or an operator."""
+def tile_options(problem: ProductProblem, cpu: Cpu) -> list[Option]:
+    """The product by tiles; where all of A fits a cache also with that packed once.
+
+    Empty where the kernels lack a type or an operator.
+    """
     tiling = cpu.tiling
     if tiling is None or not _is_tiled(problem):
-        return None
+        return []
     turned = _turned(problem)
     loops = loop_table(turned)
     product = product_step(Gett, turned, loops)
     found = []
-    for choices in _depths(loops, problem.dtype, cpu, tiling):
-        steps = [replace(product, tiles=tiles) for tiles in choices]
-        costs = [(_Cost(step, cpu, tiling).seconds, step) for step in steps]
-        found.append(min(costs, key=lambda cost: cost[0]))
-    deepest, best = found[0], min(found, key=lambda cost: cost[0])
-    seconds, step = best if best[0] * CERTAIN <= deepest[0] else deepest
-    return Option(Algo.GETT, seconds, "boxes packed in cache, our tiles", (step,), problem.d)
+    for keeps, reason in WAYS:
+        depths = _depths(loops, problem.dtype, cpu, tiling, keeps)
+        steps = [replace(product, tiles=tiles) for tiles in depths]
+        if steps:
+            costs = [(_Cost(step, cpu, tiling).seconds, step) for step in steps]
+            deepest, best = costs[0], min(costs, key=lambda cost: cost[0])
+            seconds, step = best if best[0] * CERTAIN <= deepest[0] else deepest
+            found.append(Option(Algo.GETT, seconds, reason, (step,), problem.d))
+    return found
 
 
 def _depths(
-    loops: Sequence[Loop], dtype: str, cpu: Cpu, tiling: Tiling
-) -> Iterator[tuple[Tiles, ...]]:
+    loops: Sequence[Loop], dtype: str, cpu: Cpu, tiling: Tiling, keeps: bool
+) -> Iterator[Tiles]:
     """Boxes as deep as caches allow, and shallower ones that have room for longer runs.
 
-    These go through D more often, which must therefore stay in cache. Each comes with what is
-    chosen where all of A stays packed, if it fits.
+    These go through D more often, which must therefore stay in cache. With ``keeps`` there are
+    none where all of A does not fit, or is packed once anyway.
     """
-    known: set[tuple[Tiles, ...]] = set()
+    known: set[tuple[int, ...]] = set()
     of_d = extent_of([loop for loop in loops if loop.kind is not Kind.K]) * item_size(dtype)
     for pieces in DEPTHS if of_d <= cpu.panel_bytes[-1] else DEPTHS[:1]:
-        tiles = _tiles(loops, dtype, tiling, pieces)
-        choices = (tiles, *_keeping(tiles, loops, dtype, tiling, pieces))
-        if choices not in known:
-            known.add(choices)
-            yield choices
+        tiles = _tiles(loops, dtype, tiling.keeping() if keeps else tiling, pieces)
+        if keeps and not _keeps(tiles, loops, dtype, tiling):
+            continue
+        if tiles.blocks not in known:
+            known.add(tiles.blocks)
+            yield replace(tiles, keeps=keeps)
 
 
-def _keeping(
-    tiles: Tiles, loops: Sequence[Loop], dtype: str, tiling: Tiling, pieces: int
-) -> Iterator[Tiles]:
-    """Tiles that keep all of A packed, if it fits and would be packed more often else."""
-    boxes = _boxes(loops, tiles.blocks)
+def _keeps(tiles: Tiles, loops: Sequence[Loop], dtype: str, tiling: Tiling) -> bool:
+    """Whether all of A fits, and would be packed again for other columns."""
     batches = prod(tiles.blocks[at] for at in tiles.batch)
     of_a = batches * extent_of([loop for loop in loops if loop.kind in (Kind.M, Kind.K)])
-    if boxes[Kind.N] > 1 and of_a * item_size(dtype) <= tiling.kept_bytes:
-        yield replace(_tiles(loops, dtype, tiling.keeping(), pieces), keeps=True)
+    fits = of_a * item_size(dtype) <= tiling.kept_bytes
+    return fits and _boxes(loops, tiles.blocks)[Kind.N] > 1
 
 
 def _is_tiled(problem: ProductProblem) -> bool:
