@@ -76,6 +76,9 @@ class Device(Protocol):
     def call_clock(self, run: Run, count: int) -> float:
         """Seconds until one call returns, done or not."""
 
+    def copier(self, source: Any, target: Any) -> Run:
+        """The device's quickest copy of one-dimensional memory."""
+
     def copies(self, size: int) -> int:
         """How many copies of ``size`` bytes to take in turn, so that no cache holds them all."""
 
@@ -120,6 +123,9 @@ class Host:
 
     def call_clock(self, run: Run, count: int) -> float:
         return host_seconds(run, count)
+
+    def copier(self, source: Array, target: Array) -> Run:
+        return copier(source, target, usable_cores())
 
     def copies(self, size: int) -> int:
         return 1
@@ -171,12 +177,18 @@ def product_flops(dtype: str, n: int) -> int:
 def copy_rate(threads: int, size: int) -> float:
     """Bytes/s (read + written) of a copy of ``size`` bytes shared by ``threads``."""
     source, target = np.ones(size // 8), np.zeros(size // 8)
+    copy = copier(source, target, threads)
+    return 2 * source.nbytes / min(host_seconds(copy, 1) for _ in range(5))
+
+
+def copier(source: Array, target: Array, threads: int) -> Run:
+    """A copy shared by ``threads``, which end with it."""
     parts = list(zip(np.array_split(source, threads), np.array_split(target, threads), strict=True))
+    pool = ThreadPoolExecutor(threads)
 
-    with ThreadPoolExecutor(threads) as pool:
+    def copy() -> Array:
+        for each in [pool.submit(np.copyto, theirs, mine) for mine, theirs in parts]:
+            each.result()
+        return target
 
-        def copy() -> None:
-            for each in [pool.submit(np.copyto, theirs, mine) for mine, theirs in parts]:
-                each.result()
-
-        return 2 * source.nbytes / min(host_seconds(copy, 1) for _ in range(5))
+    return copy

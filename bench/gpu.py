@@ -3,6 +3,7 @@
 import ctypes
 import os
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from math import ceil, inf
 from pathlib import Path
@@ -79,6 +80,9 @@ class Gpu:
         self.wait()
         return spent
 
+    def copier(self, source: Any, target: Any) -> Run:
+        return partial(self._cupy.copyto, target, source)
+
     def copies(self, size: int) -> int:
         """Together at least four times the L2 cache, but no more than COPIES or than memory has."""
         cache: int = self._properties["l2CacheSize"]
@@ -150,7 +154,7 @@ class Gpu:
         source = self._random((fits // 8,), "float64", 2)
         target = self._cupy.empty_like(source)
         moved = 2 * int(source.nbytes)
-        return moved / self._best(lambda: self._cupy.copyto(target, source))
+        return moved / self._best(self.copier(source, target))
 
     def _best(self, run: Run) -> float:
         self.clock(run, WARM_UPS)

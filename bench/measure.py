@@ -14,6 +14,7 @@ Clock = Callable[[Run, int], float]
 
 SETTLED = 0.12  # seconds: OpenBLAS's threads wait for work, taking a core each, for 2^28 clocks
 AWAKE = 0.02  # seconds of work after which a processor that slept is as fast as it gets
+FLOOR = "floor"  # its name among the contestants
 BATCH_SECONDS = 0.02
 BATCH_CALLS = 1 << 14
 
@@ -48,7 +49,8 @@ class Case:
 
     ``runs`` maps a contestant's name to its call, ours first. ``short`` calls are timed many at
     a time, until they return. With ``packed`` a result that is not column-major without gaps is
-    wrong. ``predictions`` are of those contestants that come from a planner.
+    wrong. ``predictions`` are of those contestants that come from a planner. ``floor`` is what no
+    contestant does quicker: where there is one it is timed in turn with them, and is the bound.
     """
 
     facts: Facts
@@ -57,6 +59,7 @@ class Case:
     packed: bool = False
     short: bool = False
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
+    floor: Run | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +82,17 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The outcomes of a case, ours first, and the bound in seconds."""
+    """The outcomes of a case, ours first, and the bound in seconds.
+
+    ``floor`` has its samples, where it was timed in turn with the contestants.
+    """
 
     facts: Facts
     outcomes: Mapping[str, Outcome]
     bound: float
     tolerance: float
     predictions: Mapping[str, Prediction] = field(default_factory=dict)
+    floor: tuple[float, ...] = ()
 
     @property
     def name(self) -> str:
@@ -141,14 +148,17 @@ def measure(case: Case, ceilings: Ceilings | None, repeat: int, device: Device =
     check = partial(checked_call, reference=reference, packed=case.packed, device=device)
     firsts = {name: check(run) for name, run in case.runs.items()}
     right = {name: case.runs[name] for name, each in firsts.items() if not each.failure}
-    samples = interleaved(right, repeat, case.short, device) if repeat else {}
+    timed = right if case.floor is None else {**right, FLOOR: case.floor}
+    samples = interleaved(timed, repeat, case.short, device) if repeat else {}
+    floor = tuple(samples.pop(FLOOR, ()))
     lasts = {name: check(run) for name, run in right.items()}
     outcomes = {
         name: whole(each, samples.get(name, ()), lasts[name]) if name in right else each
         for name, each in firsts.items()
     }
     bound = ceilings.bound(case.facts.flops, case.facts.bytes) if ceilings else nan
-    return Row(case.facts, outcomes, bound, reference.tolerance, case.predictions)
+    bound = median(floor) if floor else bound
+    return Row(case.facts, outcomes, bound, reference.tolerance, case.predictions, floor)
 
 
 def whole(first: Outcome, samples: Sequence[float], last: Outcome) -> Outcome:

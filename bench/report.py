@@ -196,6 +196,7 @@ def _row(row: Row) -> dict[str, Any]:
         "flops": row.facts.flops,
         "bytes": row.facts.bytes,
         "bound": _number(row.bound),
+        "floor_samples": list(row.floor),
         "tolerance": _number(row.tolerance),
         "seconds": {name: _number(each.seconds) for name, each in row.outcomes.items()},
         "samples": {name: list(each.samples) for name, each in row.outcomes.items()},

@@ -231,7 +231,10 @@ def resized(extents: Mapping[str, int], size: int) -> dict[str, int]:
 
 
 def permutation(at: int, text: str, extents: Mapping[str, int], choice: Choice) -> Case:
-    """One permutation into memory that is there; peers are those libraries that copy."""
+    """One permutation into memory that is there; peers are those libraries that copy.
+
+    None can be quicker than a copy in the order of memory.
+    """
     (source,), _ = split(text)
     x = column_major(np.random.default_rng(2000 + at), [extents[y] for y in source], choice.dtype)
     view = x.transpose(axes_of(text))
@@ -243,8 +246,19 @@ def permutation(at: int, text: str, extents: Mapping[str, int], choice: Choice) 
         )
         for name, copy in {OURS: permute_into, **makers}.items()
     }
+    floor = in_turn(
+        [
+            choice.device.copier(flat(each), choice.device.array(np.empty_like(flat(x))))
+            for (each,) in sources
+        ]
+    )
     facts = Facts(f"{at} {text}", bytes=2.0 * x.nbytes, extents=extents)
-    return Case(facts, runs, lambda: exactly(np.asfortranarray(view)), packed=True)
+    return Case(facts, runs, lambda: exactly(np.asfortranarray(view)), packed=True, floor=floor)
+
+
+def flat(x: Any) -> Any:
+    """The memory of a packed column-major array."""
+    return x.T.reshape(-1)
 
 
 def unwritten(x: Array) -> Array:

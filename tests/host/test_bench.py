@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from math import inf, isnan, nan, prod
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from bench import __main__ as command
 from bench import candidates, peers, report
 from bench import measure as bench_measure
-from bench.device import HOST, Ceilings, Host, Sizes
+from bench.device import HOST, Array, Ceilings, Host, Run, Sizes
 from bench.draws import EXTENTS, FLOPS, LARGEST, MODES, Drawn, contractions
 from bench.expressions import flops_of
 from bench.library import Library, along, in_letters
@@ -609,6 +610,46 @@ def test_the_bound_is_the_larger_of_the_two() -> None:
     assert CEILINGS.bound(1e11, 1e9) == 1.0
     assert Ceilings(1e12, 1e9).bound(1e11, 1e9) == 1.0
     assert isnan(CEILINGS.bound(0, 0))
+
+
+def test_a_floor_is_timed_in_turn_and_is_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its median seconds, whatever the ceilings say; without it they do."""
+    calls: list[str] = []
+    spent = {"contract": [4.0, 5.0, 6.0], "floor": [1.0, 3.0, 2.0]}
+
+    def run(name: str) -> Array:
+        calls.append(name)
+        return np.ones(2)
+
+    def clock(_: Host, run: Run, count: int) -> float:
+        run()
+        return spent[calls[-1]].pop(0)
+
+    monkeypatch.setattr(bench_measure, "wake", lambda run: None)
+    monkeypatch.setattr(bench_measure, "SETTLED", 0.0)
+    monkeypatch.setattr(Host, "clock", clock)
+    case = Case(
+        Facts("copy", bytes=1e10),
+        {"contract": partial(run, "contract")},
+        lambda: exactly(np.ones(2)),
+        floor=partial(run, "floor"),
+    )
+    row = measure(case, CEILINGS, 3)
+    assert calls == ["contract", *["contract", "floor"] * 3, "contract"]
+    assert list(row.outcomes) == ["contract"]
+    assert row.floor == (1.0, 3.0, 2.0)
+    assert row.bound == 2.0
+    assert row.fraction == 0.4
+    spent["contract"] = [4.0] * 3
+    assert measure(replace(case, floor=None), CEILINGS, 3).bound == 1.0
+
+
+def test_the_floor_of_permutations_copies_all_memory() -> None:
+    case = permutation(0, "abc->cab", {"a": 3, "b": 4, "c": 5}, NUMPY)
+    assert case.floor is not None
+    copied, right = case.floor(), case.reference().values
+    assert np.array_equal(np.sort(copied), np.sort(right.ravel()))
+    assert not np.array_equal(copied, right.ravel(order="F"))
 
 
 def test_costs_count_real_operations_and_distinct_bytes() -> None:
