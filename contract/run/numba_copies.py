@@ -16,6 +16,7 @@ from numba.core import types
 from contract.run.host_views import Array
 from contract.run.numba_team import PART_ARGUMENTS
 from contract.run.numba_tools import (
+    LOOP,
     address_of,
     advance,
     call_address,
@@ -44,9 +45,12 @@ AHEAD = 2  # tiles between asking for lines and reading them
 FAR_AHEAD = 4  # the same where source runs are shorter than the processor foresees
 FORESEEN_RUN = 900
 ALIGNED_RUN = 512
-REACH = 1024  # bytes between asking for lines and writing them
+# Runs of the same order on both sides that are copied in the order of the source; in pieces, if
+# they are longer. In shorter ones lines are written half, and wait for the rest too long.
+ORDERED_RUN = 192
+PIECE = 1 << 16
 # Runs that are worth writing past the caches, in targets that caches do not hold: what is written
-# is then not read before. They follow each other as in the source, which is read at full speed.
+# is then not read before.
 PASSING_RUN = 1 << 12
 PASSING_BYTES = 1 << 24
 ROW_BYTES = 1 << 13  # of a contiguous run copied as one
@@ -128,11 +132,12 @@ class Region(NamedTuple):
         return self.maker(*self.kinds)
 
 
-# A table: the bytes of a run and of a buffer's row, the sizes of two arrays that say where the
-# elements of one place are, the number of loops (extent, steps and clips of source and target);
-# then these arrays and loops.
+# A table: the bytes of a run, those of a buffer's row or whether runs pass the caches, the sizes of
+# two arrays that say where the elements of one place are, the number of loops; then these arrays
+# and loops.
 RUN, PITCH, FIRST, SECOND, LOOPS = range(5)
-NUMBERS, LOOP = 5, 5
+PASSES = PITCH
+NUMBERS = 5
 
 
 def _table(run: int, pitch: int, first: Array, second: Array, loops: Array) -> Array:
@@ -209,12 +214,11 @@ def _loop_table(
 
 def _byte_region(dims: list[_Dim], width: int) -> Region:
     """The best way to copy elements of ``width`` bytes."""
+    size = width * prod(dim.extent for dim in dims)
     if dims and dims[0].source == dims[0].target == width:
         first, dims = dims[0], dims[1:]
-        if dims and width * first.extent >= PASSING_RUN:
-            run = width * first.extent
-            if run * prod(dim.extent for dim in dims) >= PASSING_BYTES:
-                return _passing_region(dims, run)
+        if width * first.extent >= ORDERED_RUN and size >= STAGED_BYTES:
+            return _ordered_region(first, dims, width)
         blocks = _Blocks.of(first.extent, max(ROW_BYTES // width, 1))
         width *= blocks.block
         if blocks.pieces > 1 or width > LONGEST_ELEMENT:
@@ -317,31 +321,32 @@ def _offsets_of(chain: list[_Dim], block: int, side: int) -> Array:
 
 
 def _run_region(dims: list[_Dim], run: int, rows: list[tuple[int, ...]]) -> Region:
-    """Runs of ``run`` bytes, two loops of them at a time; large targets in the order of memory."""
-    size = run * prod(dim.extent for dim in dims) * prod(row[0] for row in rows)
-    far = run >= LINE and size >= STAGED_BYTES
-    if far and dims:
-        blocks = _Blocks.of(dims[0].extent, max(ROW_BYTES // run, 1))
-        two = np.array([(blocks.block, dims[0].source, dims[0].target), (1, 0, 0)], np.int64)
-        rest = [blocks.loop(dims[0]), *(_Blocks(dim.extent, 1, 0).loop(dim) for dim in dims[1:])]
-    else:
-        two, rest = _two_loops(dims, max(REGION_BYTES // run, 1))
+    """Runs of ``run`` bytes, two loops of them at a time."""
+    two, rest = _two_loops(dims, max(REGION_BYTES // run, 1))
     loops, units = _loop_table(rows + rest)
     size = run * int(two[0, 0] * two[1, 0])
-    maker = _far_run_kernel if far else _run_kernel
-    return Region(maker, (), _table(run, 0, two, NOTHING, loops), units, size)
+    return Region(_run_kernel, (), _table(run, 0, two, NOTHING, loops), units, size)
 
 
-def _passing_region(dims: list[_Dim], run: int) -> Region:
-    """Long runs in the order of the source, a loop of them at a time."""
-    nearest, *others = sorted(dims, key=lambda dim: abs(dim.source))
-    blocks = _Blocks.of(nearest.extent, max(ROW_BYTES // run, 1))
-    two = np.array([(blocks.block, nearest.source, nearest.target), (1, 0, 0)], np.int64)
-    rows = [blocks.loop(nearest), *(_Blocks(dim.extent, 1, 0).loop(dim) for dim in others)]
-    loops = np.array(rows, np.int64)
-    size = run * blocks.block
-    units = prod(row[0] for row in rows)
-    return Region(_passing_run_kernel, (), _table(run, 0, two, NOTHING, loops), units, size)
+def _ordered_region(first: _Dim, dims: list[_Dim], width: int) -> Region:
+    """Runs along ``first`` in the order of the source, a loop of them or a piece at a time."""
+    run = width * first.extent
+    passes = run >= PASSING_RUN and run * prod(dim.extent for dim in dims) >= PASSING_BYTES
+    pieces = _Blocks.of(first.extent, max(PIECE // width, 1), LINE)
+    in_target = any(dim.source == 0 for dim in dims)  # little is read, again and again
+    ordered = sorted(dims, key=lambda dim: dim.target if in_target else abs(dim.source))
+    rows = [pieces.loop(first)]
+    nearest = _Dim(1, 0, 0)
+    if ordered and pieces.pieces == 1:
+        nearest, ordered = ordered[0], ordered[1:]
+        blocks = _Blocks.of(nearest.extent, max(ROW_BYTES // run, 1))
+        nearest, rows = nearest._replace(extent=blocks.block), [blocks.loop(nearest)]
+    run = width * pieces.block
+    one = np.array([nearest, (1, 0, 0)], np.int64)
+    loops = np.array([*rows, *(_Blocks(dim.extent, 1, 0).loop(dim) for dim in ordered)], np.int64)
+    units, size = prod(int(loop[0]) for loop in loops), run * nearest.extent
+    table = _table(run, int(passes), one, NOTHING, loops)
+    return Region(_ordered_run_kernel, (), table, units, size)
 
 
 def _element_region(dims: list[_Dim], kinds: tuple[np.dtype[Any], np.dtype[Any]]) -> Region:
@@ -539,15 +544,16 @@ def _fetch_source(context: Any, address: Any) -> Any:
 
 
 @compiled
-def _place(loops: Array, unit: int, s: int, t: int) -> tuple[Array, int, int]:
+def _place(loops: int, count: int, unit: int, s: int, t: int) -> tuple[Array, int, int]:
     """A unit's place in the loops, and where that is in source and target."""
-    index = np.zeros(loops.shape[0], np.int64)
-    for at in range(loops.shape[0]):
-        index[at] = unit % loops[at, 0]
-        unit //= loops[at, 0]
-        last = 1 if index[at] == loops[at, 0] - 1 else 0
-        s += index[at] * loops[at, 1] - last * loops[at, 3]
-        t += index[at] * loops[at, 2] - last * loops[at, 4]
+    index = np.zeros(count, np.int64)
+    for at in range(count):
+        loop = loops + 8 * LOOP * at
+        index[at] = unit % load(loop, 0)
+        unit //= load(loop, 0)
+        last = 1 if index[at] == load(loop, 0) - 1 else 0
+        s += index[at] * load(loop, 1) - last * load(loop, 3)
+        t += index[at] * load(loop, 2) - last * load(loop, 4)
     return index, s, t
 
 
@@ -576,60 +582,48 @@ def _move_run(s: int, t: int, run: int) -> None:
 
 
 @compiled
-def _tables(table: int) -> tuple[Array, Array, Array]:
-    """The two arrays and the loops of a table."""
-    first, second, loops = load(table, FIRST), load(table, SECOND), load(table, LOOPS)
+def _tables(table: int) -> tuple[Array, Array, int, int]:
+    """The two arrays of a table, the address of its loops, and how many there are."""
+    first, second = load(table, FIRST), load(table, SECOND)
     at = table + 8 * NUMBERS
-    return (
-        carray(integers(at), first),
-        carray(integers(at + 8 * first), second),
-        carray(integers(at + 8 * (first + second)), (loops, LOOP)),
-    )
+    one, two = carray(integers(at), first), carray(integers(at + 8 * first), second)
+    return one, two, at + 8 * (first + second), load(table, LOOPS)
 
 
 @compiled
 def copy_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
     """target = source for units begin..end; a unit is two loops of runs of bytes."""
-    first, _, loops = _tables(table)
+    first, _, loops, count = _tables(table)
     two, run = first.reshape(2, 3), load(table, RUN)
-    index, s, t = _place(loops, begin, s0, t0)
+    index, s, t = _place(loops, count, begin, s0, t0)
     n, si, ti = two[0, 0], two[0, 1], two[0, 2]
     for _unit in range(begin, end):
         for j in range(two[1, 0]):
             a, b = s + j * two[1, 1], t + j * two[1, 2]
             for i in range(n):
                 _move_run(a + i * si, b + i * ti, run)
-        s, t = advance(loops, 0, loops.shape[0], index, s, t)
+        s, t = advance(loops, 0, count, index.ctypes.data, s, t)
+    index[:1] = 0  # Numba frees an array after its last use by name
 
 
 @compiled
-def copy_far_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
-    """The same in memory far away: a unit is one loop of runs, which are asked for early."""
-    first, _, loops = _tables(table)
-    two, run = first.reshape(2, 3), load(table, RUN)
-    index, s, t = _place(loops, begin, s0, t0)
-    n, si, ti = two[0, 0], two[0, 1], two[0, 2]
-    early = max(REACH // run, 1)
+def copy_ordered_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
+    """The same in memory far away: a unit is one loop of runs, which may pass the caches."""
+    first, _, loops, count = _tables(table)
+    n, si, ti = first[0], first[1], first[2]
+    run, passes = load(table, RUN), load(table, PASSES)
+    index, s, t = _place(loops, count, begin, s0, t0)
     for _unit in range(begin, end):
-        s1, t1 = advance(loops, 0, loops.shape[0], index, s, t)
         for i in range(n):
-            ahead = i + early
-            a, b = (s, t) if ahead < n else (s1 - n * si, t1 - n * ti)
-            _fetch_run(a + ahead * si, min(run, REACH))
-            _write_run(s + i * si, t + i * ti, run, b + ahead * ti)
-        s, t = s1, t1
-
-
-@compiled
-def copy_passing_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
-    """The same past the caches: a unit is one loop of long runs."""
-    first, _, loops = _tables(table)
-    two, run = first.reshape(2, 3), load(table, RUN)
-    index, s, t = _place(loops, begin, s0, t0)
-    for _unit in range(begin, end):
-        for i in range(two[0, 0]):
-            _pass_run(s + i * two[0, 1], t + i * two[0, 2], run)
-        s, t = advance(loops, 0, loops.shape[0], index, s, t)
+            a, b = s + i * si, t + i * ti
+            if passes != 0:
+                _pass_run(a, b, run)
+                continue
+            for at in range(0, run, LINE):
+                _fetch_line(b + ti + at)
+            _move_aligned(a, b, run)
+        s, t = advance(loops, 0, count, index.ctypes.data, s, t)
+    index[:1] = 0  # Numba frees an array after its last use by name
     _settle()
 
 
@@ -647,17 +641,11 @@ def _pass_run(s: int, t: int, run: int) -> None:
 
 
 @compiled
-def _fetch_run(s: int, run: int) -> None:
-    for at in range(0, run, LINE):
-        _fetch_source(s + at)
-
-
-@compiled
 def copy_elements(kinds: Any, table: int, s0: int, t0: int, begin: int, end: int) -> None:
     """The same with single elements, converted."""
-    first, _, loops = _tables(table)
+    first, _, loops, count = _tables(table)
     two = first.reshape(2, 3)
-    index, s, t = _place(loops, begin, s0, t0)
+    index, s, t = _place(loops, count, begin, s0, t0)
     n, si, ti = two[0, 0], two[0, 1], two[0, 2]
     one, other = _size(kinds[0]), _size(kinds[1])
     for _unit in range(begin, end):
@@ -672,7 +660,8 @@ def copy_elements(kinds: Any, table: int, s0: int, t0: int, begin: int, end: int
             else:
                 for i in range(n):
                     _convert(kinds, a + i * si, b + i * ti)
-        s, t = advance(loops, 0, loops.shape[0], index, s, t)
+        s, t = advance(loops, 0, count, index.ctypes.data, s, t)
+    index[:1] = 0  # Numba frees an array after its last use by name
 
 
 @compiled
@@ -683,14 +672,14 @@ def transpose_tiles(kind: Any, table: int, s0: int, t0: int, begin: int, end: in
     elements on in the source and ``to[j]`` bytes on in the target. With a pitch it is first
     transposed into a buffer of such rows, then written row by row: long runs, page by page.
     """
-    at, to, loops = _tables(table)
+    at, to, loops, count = _tables(table)
     pitch = load(table, PITCH)
-    index, s, t = _place(loops, begin, s0, t0)
+    index, s, t = _place(loops, count, begin, s0, t0)
     buffer = np.empty(to.size * pitch, np.uint8)
     rows = np.arange(to.size) * pitch
     far = to.size >= FAR_AHEAD * _lanes(kind) and to.size * _size(kind) < FORESEEN_RUN
     for _ in range(begin, end):
-        s1, t1 = advance(loops, 0, loops.shape[0], index, s, t)
+        s1, t1 = advance(loops, 0, count, index.ctypes.data, s, t)
         if pitch == 0:
             _rectangle(kind, s, at, t, to)
         else:
@@ -700,18 +689,18 @@ def transpose_tiles(kind: Any, table: int, s0: int, t0: int, begin: int, end: in
                 _rectangle(kind, s, at, buffer.ctypes.data, rows)
             _write_rows(buffer.ctypes.data, pitch, t, to, at.size * _size(kind), t1)
         s, t = s1, t1
-    buffer[:1], rows[:1] = 0, 0  # Numba frees an array after its last use by name
+    index[:1], buffer[:1], rows[:1] = 0, 0, 0  # Numba frees an array after its last use by name
 
 
 @compiled
 def transpose_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
     """The same with short runs of bytes for elements."""
-    at, to, loops = _tables(table)
+    at, to, loops, count = _tables(table)
     run, pitch = load(table, RUN), load(table, PITCH)
-    index, s, t = _place(loops, begin, s0, t0)
+    index, s, t = _place(loops, count, begin, s0, t0)
     buffer = np.empty(to.size * pitch, np.uint8)
     for _ in range(begin, end):
-        s1, t1 = advance(loops, 0, loops.shape[0], index, s, t)
+        s1, t1 = advance(loops, 0, count, index.ctypes.data, s, t)
         for i in range(at.size):
             if pitch > 0:
                 _gather_runs(s + at[i], buffer.ctypes.data + i * run, pitch, to.size, run)
@@ -721,7 +710,7 @@ def transpose_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
         if pitch > 0:
             _write_rows(buffer.ctypes.data, pitch, t, to, at.size * run, t1)
         s, t = s1, t1
-    buffer[:1] = 0  # Numba frees an array after its last use by name
+    index[:1], buffer[:1] = 0, 0  # Numba frees an array after its last use by name
 
 
 @compiled
@@ -793,24 +782,6 @@ def _move_aligned(s: int, t: int, run: int) -> None:
     _move(64, s + last, t + last)
 
 
-@compiled
-def _write_run(s: int, t: int, run: int, following: int) -> None:
-    """Move ``run`` bytes, asking early for lines of the run and of a following one."""
-    for at in range(0, min(run, REACH), LINE):
-        _fetch_line(following + at)
-    last, far = run - LINE, run - REACH
-    _move(64, s, t)
-    begin = -t & (LINE - 1)
-    for at in range(begin, far, LINE):
-        _fetch_line(t + at + REACH)
-        _move(64, s + at, t + at)
-    if far > begin:
-        begin += (far - begin + LINE - 1) // LINE * LINE
-    for at in range(begin, last, LINE):
-        _move(64, s + at, t + at)
-    _move(64, s + last, t + last)
-
-
 # --- kernels by their addresses -----------------------------------------------------------------
 
 COPY = 5  # integers that a kernel takes
@@ -822,13 +793,8 @@ def _run_kernel() -> int:
 
 
 @cache
-def _far_run_kernel() -> int:
-    return address_of(copy_far_runs, COPY)
-
-
-@cache
-def _passing_run_kernel() -> int:
-    return address_of(copy_passing_runs, COPY)
+def _ordered_run_kernel() -> int:
+    return address_of(copy_ordered_runs, COPY)
 
 
 @cache

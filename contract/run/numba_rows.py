@@ -19,6 +19,7 @@ from contract.operators import BinaryOperator
 from contract.run.host_views import Array
 from contract.run.numba_team import PART_ARGUMENTS
 from contract.run.numba_tools import (
+    LOOP,
     address_for,
     address_of,
     advance,
@@ -54,7 +55,7 @@ FILL, FOLD, STORE = range(5, 8)  # what else is done with accumulators
 # the loops around blocks and over results end; how many loops and passes there are. Then come
 # these, and the offsets of lanes and rows.
 ROWS, READ, WRITTEN, SIZE, UNITS, PHASE, STEPS, OUTER_END, STORE_END, LOOPS, PASSES = range(11)
-NUMBERS, LOOP, PASS = 11, 5, 10
+NUMBERS, PASS = 11, 10
 JOB = 3  # a job: the address of its plan, and its places in source and target, in bytes
 
 # The type of the kernel's first argument names the operator: a type is compiled in, and unlike
@@ -593,14 +594,14 @@ def reduce_blocks(plan: int, source: int, target: int) -> None:
     rows, one, two, size = given[ROWS], given[READ], given[WRITTEN], given[SIZE]
     phase, steps = given[PHASE], given[STEPS]
     outer_end, store_end, loop_count = given[OUTER_END], given[STORE_END], given[LOOPS]
-    at = plan + 8 * NUMBERS
-    loops = carray(integers(at), (loop_count, LOOP))
-    at += 8 * LOOP * loop_count
+    loops = plan + 8 * NUMBERS
+    at = loops + 8 * LOOP * loop_count
     passes = carray(integers(at), (given[PASSES], PASS))
     offsets = at + 8 * PASS * given[PASSES]
     memory = np.empty(size * two, np.uint8)
     block = memory.ctypes.data
-    index = np.zeros(loop_count, np.int64)
+    visits = np.zeros(loop_count, np.int64)
+    index = visits.ctypes.data
     s = t = 0
     for _ in range(given[UNITS]):
         _call(rows, block, 0, 0, FILL, size, 0, 0, 0, 0)
@@ -610,15 +611,15 @@ def reduce_blocks(plan: int, source: int, target: int) -> None:
         _call(rows, block, 0, 0, FOLD, size, phase, steps, 0, 0)
         _store(rows, block, target + t * two, two, loops, outer_end, store_end, index)
         s, t = advance(loops, 0, outer_end, index, s, t)
-    memory[:1] = 0  # Numba frees an array after its last use by name
+    memory[:1], visits[:1] = 0, 0  # Numba frees an array after its last use by name
 
 
 @compiled
-def _count(loops: Array, begin: int, end: int) -> int:
+def _count(loops: int, begin: int, end: int) -> int:
     """Visits of loops begin..end."""
     count = 1
     for at in range(begin, end):
-        count *= loops[at, 0]
+        count *= load(loops + 8 * LOOP * at, 0)
     return count
 
 
@@ -629,15 +630,16 @@ def _visits(
     two: int,
     source: int,
     one: int,
-    loops: Array,
+    loops: int,
     what: Array,
     offsets: int,
-    index: Array,
+    index: int,
 ) -> None:
     """Combine every row of a pass with its accumulators."""
     s = to = 0
     first, end, where = what[7], what[8], what.ctypes.data
-    n, step, to_step = loops[first, 0], loops[first, 1], loops[first, 2]
+    loop = loops + 8 * LOOP * first
+    n, step, to_step = load(loop, 0), load(loop, 1), load(loop, 2)
     for _ in range(_count(loops, first + 1, end)):
         there, here = source + s * one, block + to * two
         _call(rows, here, there, 0, what[1], n, step, to_step, where, offsets)
@@ -650,14 +652,14 @@ def _store(
     block: int,
     target: int,
     two: int,
-    loops: Array,
+    loops: int,
     begin: int,
     end: int,
-    index: Array,
+    index: int,
 ) -> None:
     """Write the results, the loop with the smallest step in the target innermost."""
-    n, step, to_step = loops[begin, 0], loops[begin, 1], loops[begin, 2]
-    second = loops[begin + 1].ctypes.data
+    loop, second = loops + 8 * LOOP * begin, loops + 8 * LOOP * (begin + 1)
+    n, step, to_step = load(loop, 0), load(loop, 1), load(loop, 2)
     w = t = 0
     for _ in range(_count(loops, begin + 2, end)):
         _call(rows, block + w * two, 0, target + t * two, STORE, n, step, to_step, second, 0)

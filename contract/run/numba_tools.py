@@ -8,9 +8,8 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from contract.run.host_views import Array
-
 __all__ = [
+    "LOOP",
     "address_for",
     "address_of",
     "advance",
@@ -28,6 +27,7 @@ __all__ = [
 ]
 
 REGISTERS = 6  # for the arguments of a function, on x86-64
+LOOP = 5  # numbers of a loop: its extent, steps and clips of two operands
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -171,17 +171,22 @@ def call_on_table(context: Any, function: Any, entries: Any) -> Any:
 
 
 @compiled
-def advance(loops: Array, begin: int, end: int, index: Array, s: int, t: int) -> tuple[int, int]:
-    """The offsets of the next visit of loops begin..end; after the last one the first ones."""
+def advance(loops: int, begin: int, end: int, index: int, s: int, t: int) -> tuple[int, int]:
+    """The offsets of the next visit of loops begin..end; after the last one the first ones.
+
+    ``loops`` and ``index``, where each loop is, are addresses: arrays would be passed on the stack.
+    """
     for at in range(begin, end):
-        index[at] += 1
-        left = loops[at, 0] - index[at]
+        loop = loops + 8 * LOOP * at
+        here = load(index, at) + 1
+        left = load(loop, 0) - here
         if left > 0:
-            last = 1 if left == 1 else 0
-            s += loops[at, 1] - last * loops[at, 3]
-            t += loops[at, 2] - last * loops[at, 4]
+            store(index, at, here)
+            s, t = s + load(loop, 1), t + load(loop, 2)
+            if left == 1:
+                s, t = s - load(loop, 3), t - load(loop, 4)
             break
-        index[at] = 0
-        s -= (loops[at, 0] - 1) * loops[at, 1] - loops[at, 3]
-        t -= (loops[at, 0] - 1) * loops[at, 2] - loops[at, 4]
+        store(index, at, 0)
+        s -= (load(loop, 0) - 1) * load(loop, 1) - load(loop, 3)
+        t -= (load(loop, 0) - 1) * load(loop, 2) - load(loop, 4)
     return s, t
