@@ -47,7 +47,7 @@ FORESEEN_RUN = 900
 ALIGNED_RUN = 512
 # Runs of the same order on both sides that are copied in the order of the source; in pieces, if
 # they are longer. In shorter ones lines are written half, and wait for the rest too long.
-ORDERED_RUN = 192
+ORDERED_RUN = 96
 PIECE = 1 << 16
 # Runs that are worth writing past the caches, in targets that caches do not hold: what is written
 # is then not read before.
