@@ -51,7 +51,7 @@ ORDERED_RUN = 96
 PIECE = 1 << 16
 # Runs that are worth writing past the caches, in targets that caches do not hold: what is written
 # is then not read before.
-PASSING_RUN = 1 << 12
+PASSING_RUN = 30 * LINE
 PASSING_BYTES = 1 << 24
 ROW_BYTES = 1 << 13  # of a contiguous run copied as one
 REGION_BYTES = 1 << 12  # of the two innermost loops of other copies
