@@ -101,9 +101,8 @@ def _loop_option(problem: ProductProblem, loops: tuple[Loop, ...], cpu: Cpu) -> 
         each, at = along_vectors(rows, dtype)
         real = item_size(dtype) // (2 if is_complex(dtype) else 1)
         multiplying *= each * VECTOR_BYTES / real
-        if (
-            loops[at].kind is not Kind.K and loops[at].d != 1
-        ):  # elements of D are written one by one
+        along = loops[at]
+        if along.kind is not Kind.K and along.d != 1:  # elements of D are written one by one
             seconds += extent_of([loop for loop in loops if loop.d]) / cpu.permute_rate
     seconds += multiplying
     return Option(Algo.GETT, seconds, "loop by loop, nothing packed", (step,), problem.d)
