@@ -188,7 +188,10 @@ class Elapsed:
 
 
 class HostExecutor:
-    """Prepares plans for the CPU; owns the kernels, the threads and the memory they use."""
+    """Prepares plans for the CPU; owns the kernels, the threads and the memory they use.
+
+    ``pool`` may be replaced before anything is loaded: the fuzzer's puts guard pages around.
+    """
 
     arrays = HostArrays()
 
