@@ -10,6 +10,7 @@ import pytest
 from contract import Handle
 
 os.environ["CONTRACT_CALIBRATION"] = "0"  # whoever develops may have fitted the model
+os.environ["CONTRACT_CHECK"] = "1"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

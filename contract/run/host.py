@@ -37,6 +37,7 @@ from contract.plan import (
 )
 from contract.run.arrays import Arrays
 from contract.run.blas_threads import blas_threads
+from contract.run.checking import check_plan, checked_product, checked_step
 from contract.run.executor import Footprint, Loaded, inside_range
 from contract.run.host_arrays import HostArrays
 from contract.run.host_elementwise import prepare_elementwise, prepare_permute
@@ -170,8 +171,8 @@ class LoadedPlan(Loaded):
                 for part, run in zip(self.parts, self.runs, strict=True)
             ),
             addend_only=None
-            if alone is None
-            else inside_range(ranges, alone.name, alone.prepared.run),
+            if alone is None or self.addend_only is None
+            else inside_range(ranges, alone.name, self.addend_only),
         )
 
 
@@ -200,6 +201,7 @@ class HostExecutor:
         kernels: str = "auto",
         threads: int = 0,
         calibrations: Callable[[], Path | None] = lambda: None,
+        check: bool = False,
     ) -> None:
         self.workers = Workers(threads or None)
         self.pool = MemoryPool()
@@ -207,6 +209,7 @@ class HostExecutor:
         self._family = kernels
         self._chosen: HostKernels | None = None
         self._calibrations = calibrations
+        self._check = check
 
     @cached_property
     def machine(self) -> Cpu:
@@ -259,6 +262,8 @@ class HostExecutor:
 
     def load(self, plan: Plan, measured: float | None = None) -> LoadedPlan:
         """Prepare every step of ``plan``."""
+        if self._check:
+            check_plan(plan)
         parts = tuple(self._prepare(plan, step) for step in plan.steps)
         alone = None if plan.addend_only is None else self._prepare(plan, plan.addend_only)
         every = [part.prepared for part in (parts if alone is None else (*parts, alone))]
@@ -267,8 +272,8 @@ class HostExecutor:
         return LoadedPlan(
             plan,
             self.arrays,
-            tuple(part.prepared.run for part in parts),
-            None if alone is None else alone.prepared.run,
+            tuple(self._run(plan, part) for part in parts),
+            None if alone is None else self._run(plan, alone),
             tuple(
                 _temporary(slot, offset)
                 for slot, offset in zip(plan.slots, plan.offsets, strict=True)
@@ -280,11 +285,23 @@ class HostExecutor:
             plan.addend is not None,
             self.pool,
             new_output,
-            self._product(plan, parts, new_output),
+            self._whole(plan, parts, new_output),
             measured,
             parts,
             alone,
         )
+
+    def _run(self, plan: Plan, part: _Part) -> Run:
+        run = part.prepared.run
+        return checked_step(plan, part.step, run) if self._check else run
+
+    def _whole(
+        self, plan: Plan, parts: Sequence[_Part], new_output: Callable[[], Array]
+    ) -> Callable[[Sequence[Array]], Array] | None:
+        product = self._product(plan, parts, new_output)
+        if product is None or not self._check:
+            return product
+        return checked_product(plan, product)
 
     def _product(
         self, plan: Plan, parts: Sequence[_Part], new_output: Callable[[], Array]

@@ -4,6 +4,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
+import numpy as np
+
 from contract.autotune import Tuning, fastest
 from contract.logging import LOGGER, Level, Ranges
 from contract.plan import Plan
@@ -154,6 +156,7 @@ def measured_fastest(
 ) -> tuple[Loaded, tuple[float, ...]]:
     """The fastest candidate on operands of ones, and the seconds of each; waits for a device."""
     plan = candidates[0].plan
+    one = np.dtype(candidates[0].scalar_type).type(1)
     inputs = [executor.allocate(slot.tensor) for slot in plan.slots[: plan.inputs]]
     addend = None if plan.addend is None else executor.allocate(plan.slots[plan.addend].tensor)
     for array in (*inputs, *([] if addend is None else [addend])):
@@ -162,7 +165,7 @@ def measured_fastest(
     def measure(at: int) -> float:
         each = candidates[at]
         output = each.new_output()
-        timed = executor.timed(lambda: each(inputs, output, addend, (1, 1, 1)))
+        timed = executor.timed(lambda: each(inputs, output, addend, (one, one, one)))
         return timed.wait()
 
     best, seconds = fastest(len(candidates), measure)
