@@ -44,6 +44,8 @@ from contract.run.host_elementwise import prepare_elementwise, prepare_permute
 from contract.run.host_kernels import SMALL_ELEMENTS, HostKernels, strided_view
 from contract.run.host_panels import prepare_panels
 from contract.run.host_products import (
+    FewSums,
+    few_sums,
     is_small,
     is_small_and_plain,
     plain_product,
@@ -91,8 +93,9 @@ class LoadedPlan(Loaded):
     ``required_workspace`` (bytes) holds temporaries and packed panels; a caller may give it.
     Tiles of elementwise steps, ``tile_bytes``, are the handle's; small steps and NumPy's loops
     allocate ``own_bytes`` themselves. ``product`` is there where the plan is one plain product:
-    one call then makes the result, which for small operands is half of the time. ``parts`` are
-    what the functions were made of.
+    one call then makes the result, which for small operands is half of the time. ``sums`` do the
+    same into an array that is there, so that every call gives the same bits. ``parts`` are what
+    the functions were made of.
     """
 
     plan: Plan
@@ -107,6 +110,7 @@ class LoadedPlan(Loaded):
     pool: MemoryPool
     new_output: Callable[[], Array]
     product: Callable[[Sequence[Array]], Array] | None
+    sums: FewSums | None
     measured: float | None
     parts: tuple[_Part, ...]
     addend_part: _Part | None
@@ -137,6 +141,8 @@ class LoadedPlan(Loaded):
     def _run(self, slots: list[Array], scalars: Scalars, memory: Memory) -> None:
         if self.addend_only is not None and scalars[0] == 0:
             self.addend_only(slots, scalars, memory)
+            return
+        if self.sums is not None and self.sums.into(slots[:-1], slots[-1], scalars[0]):
             return
         if self.temporaries:
             slots += [make(memory.workspace) for make in self.temporaries]
@@ -268,6 +274,8 @@ class HostExecutor:
         alone = None if plan.addend_only is None else self._prepare(plan, plan.addend_only)
         every = [part.prepared for part in (parts if alone is None else (*parts, alone))]
         new_output = allocator(plan.slots[plan.output].tensor, self.pool)
+        direct = parts[0].prepared.direct if len(parts) == 1 else None
+        sums = few_sums(plan) if direct is None else None
         panels = max((each.workspace for each in every), default=0)
         return LoadedPlan(
             plan,
@@ -285,7 +293,8 @@ class HostExecutor:
             plan.addend is not None,
             self.pool,
             new_output,
-            self._whole(plan, parts, new_output),
+            self._whole(plan, parts, sums, new_output),
+            sums,
             measured,
             parts,
             alone,
@@ -296,9 +305,13 @@ class HostExecutor:
         return checked_step(plan, part.step, run) if self._check else run
 
     def _whole(
-        self, plan: Plan, parts: Sequence[_Part], new_output: Callable[[], Array]
+        self,
+        plan: Plan,
+        parts: Sequence[_Part],
+        sums: FewSums | None,
+        new_output: Callable[[], Array],
     ) -> Callable[[Sequence[Array]], Array] | None:
-        product = self._product(plan, parts, new_output)
+        product = self._product(plan, parts, new_output) if sums is None else sums.fresh()
         if product is None or not self._check:
             return product
         return checked_product(plan, product)

@@ -130,7 +130,8 @@ def _summed(case: Case, operands: Sequence[np.ndarray]) -> np.ndarray:
     if 0 in extents.values():  # numpy.einsum writes to results without elements
         return np.zeros(case.shape, np.result_type(*operands))
     text = ",".join(term for term, _ in pairs) + "->" + shown
-    found = np.asarray(np.einsum(text, *[x for _, x in pairs], optimize=len(pairs) > 2))
+    several = len(pairs) > 2 and not any(x.dtype.hasobject for _, x in pairs)
+    found = np.asarray(np.einsum(text, *[x for _, x in pairs], optimize=several))
     return found if distinct == case.output else spread(found, distinct, case.output)
 
 
@@ -177,23 +178,17 @@ def _exact_network(case: Case, operands: Sequence[np.ndarray], c: np.ndarray | N
     beta = 1 if case.scalars[1] is None else case.scalars[1]
     if c is not None:
         found = found + _scalar(beta, dtype) * _exact_operand(case, len(operands), c)
-    return np.asarray(_wrapped(found, dtype)).astype(case.result)
+    return np.asarray(found).astype(dtype).astype(case.result)
 
 
 def _exact_operand(case: Case, at: int, x: np.ndarray) -> np.ndarray:
-    """Modulo 2^64; objects and truth values as Python's integers."""
+    """Modulo 2^64; objects as Python's integers, truth values as 0 and 1."""
     x = np.maximum(x, 0) if _operator(case, at) == "relu" else x
-    return x.astype(object) if _computing(case).kind in "bO" else x.astype(np.int64)
+    return x.astype(object if x.dtype.hasobject else np.int64)
 
 
 def _scalar(value: Any, dtype: np.dtype[Any]) -> Any:
-    return int(value) if dtype.kind in "bO" else np.int64(int(value))
-
-
-def _wrapped(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    if dtype.kind == "b":
-        return np.asarray(values, object) != 0
-    return np.asarray(values).astype(dtype)
+    return int(value) if dtype.hasobject else np.int64(int(value))
 
 
 # --- reductions -----------------------------------------------------------------------------------
@@ -246,7 +241,7 @@ def _exact_reduction(case: Case, x: np.ndarray, c: np.ndarray | None) -> np.ndar
     beta = 1 if case.scalars[1] is None else case.scalars[1]
     if c is not None:
         found = found + _scalar(beta, dtype) * _exact_operand(case, 1, c)
-    return np.asarray(_wrapped(found, dtype)).astype(case.result)
+    return np.asarray(found).astype(dtype).astype(case.result)
 
 
 # --- elementwise ----------------------------------------------------------------------------------
@@ -313,7 +308,7 @@ def _exact_elements(case: Case, operands: Sequence[np.ndarray]) -> np.ndarray:
     for at, (x, scalar) in enumerate(zip(operands, _scalars(case), strict=True)):
         x = _spread(case, at, x)
         x = np.maximum(x, 0) if _operator(case, at) == "relu" else x
-        every.append(np.asarray(x.astype(dtype) * np.asarray(scalar).astype(dtype)))
+        every.append(np.asarray(np.asarray(x).astype(dtype) * np.asarray(scalar).astype(dtype)))
     found = every[0]
     ufuncs = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
     for name, x in zip(case.binary, every[1:], strict=True):
