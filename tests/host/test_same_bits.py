@@ -49,8 +49,8 @@ import numpy as np
 from contract import contract
 from tests.fuzz.guard import GuardedMemory, NumpyMemory
 with NumpyMemory(GuardedMemory()).guarded():
-    for _ in range(2):
-        found = contract("cb,ac->acb", np.ones((4, 0)), np.ones((9, 4)))
+    for order in "FFCC":
+        found = contract("cb,ac->acb", np.ones((4, 0)), np.ones((9, 4)), order=order)
         assert found.shape == (9, 4, 0)
         del found
 """
