@@ -37,7 +37,7 @@ class Finding:
 
 
 def judgements(
-    work: Sequence[int | Case], seed: int = 0, wishes: Wishes | None = None, batch: int = 500
+    work: Sequence[int | Case], seed: int = 0, wishes: Wishes | None = None, batch: int = 2000
 ) -> Iterator[Finding]:
     """The verdict on every item, in order; each child takes a batch of them."""
     wishes = wishes or Wishes()

@@ -29,12 +29,13 @@ CONVERTING = (Verb.PERMUTE, Verb.BINARY, Verb.TRINARY)
 PLAIN = ("float64", "float32", "complex128", "complex64", "float16", "bfloat16")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 EXTENTS = (1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 6, 7, 8, 9, 11, 13, 16, 17, 20, 25, 31, 32, 33, 40)
-VOLUMES = {30: 15, 400: 30, 4000: 30, 40_000: 15, 300_000: 8, 2_000_000: 2}
+VOLUMES = {30: 18, 400: 36, 4000: 32, 40_000: 11, 300_000: 2.5, 2_000_000: 0.5}
 UNARY = (
     *("sqrt", "relu", "rcp", "sigmoid", "tanh", "exp", "log", "abs", "neg", "sin", "cos", "tan"),
     *("sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "ceil", "floor", "mish"),
     *("swish", "soft_plus", "soft_sign"),
 )
+MOST_SLICES = 2000  # about: each of them takes a while between guard pages
 ALGORITHMS = ("DEFAULT", "GEMM", "GETT", "TTGT", "TGETT", "ELEMENTWISE", "ONE_PASS")
 
 
@@ -70,8 +71,12 @@ class _Draw:
         return choices[self.number(0, len(choices) - 1)]
 
     def weighted(self, weights: dict[Any, float]) -> Any:
-        shares = np.array(list(weights.values()), float)
-        return list(weights)[self.rng.choice(len(shares), p=shares / shares.sum())]
+        point = self.rng.random() * sum(weights.values())
+        for choice, weight in weights.items():
+            point -= weight
+            if point < 0:
+                return choice
+        return choice
 
     def shuffled(self, items: Sequence[Any]) -> list[Any]:
         return [items[at] for at in self.rng.permutation(len(items))]
@@ -449,7 +454,7 @@ class _Draw:
         found: dict[str, Any] = {}
         if self.chance(12):
             found["algo"] = self.one(ALGORITHMS)
-        elif self.chance(4):
+        elif self.chance(2.5):
             found["algo"] = "DEFAULT_PATIENT"
         if self.chance(10) and found.get("algo") != "DEFAULT_PATIENT":
             found["kernel_rank"] = self.weighted({1: 4, 2: 2, 3: 1, 5: 1})
@@ -469,10 +474,11 @@ class _Draw:
         if not self.wishes.limits or case.verb is Verb.EINSUM or self.chance(8):
             return replace(case, memory=Memory(given=given))
         limit, workspace = None, None
-        bytes_of_result = max(prod(case.shape), 1) * case.result.itemsize
-        within = int(bytes_of_result * self.rng.uniform(0, 4))
+        item = case.result.itemsize
+        within = int(max(prod(case.shape), 1) * item * self.rng.uniform(0, 4))
         if self.chance(8):
             within = self.one((0, 1, 64, 100, 1000))
+        within = max(within, prod(case.extents.values()) * item // MOST_SLICES)
         if case.verb in PLANS or (case.verb in NETWORKS and self.chance(35)):
             workspace = within if self.chance(80) else 0
         else:
