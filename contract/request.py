@@ -368,7 +368,7 @@ def _computing_type(layouts: Sequence[Layout], result: np.dtype[Any]) -> np.dtyp
     common = _common_type(layouts)
     if common.kind in "iu" and result.kind in "iu":
         return common if common.itemsize >= result.itemsize else result
-    return common_type([*(layout.dtype for layout in layouts), result])
+    return common_type((common, result))
 
 
 def _output_tensor(

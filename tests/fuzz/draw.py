@@ -482,7 +482,7 @@ class _Draw:
         if case.verb in PLANS or (case.verb in NETWORKS and self.chance(35)):
             workspace = within if self.chance(80) else 0
         else:
-            limit = within + (self.number(0, 4096) if self.chance(60) else 0)
+            limit = within + (self.number(0, 4096) if self.chance(75) else 0)
         case = replace(case, memory=Memory(limit, workspace, given))
         if case.verb in (Verb.CONTRACT, Verb.EXPRESSION) and self.chance(8):
             case = replace(case, slices=self.slices(case))
@@ -490,6 +490,7 @@ class _Draw:
 
     def slices(self, case: Case) -> tuple[tuple[str, int], ...] | None:
         labels = [x for x, n in case.extents.items() if n > 1 and x.islower()]
+        labels = [x for x in labels if case.output.count(x) < 2]
         chosen = self.shuffled(labels)[: self.number(1, 2)]
         pairs = tuple((x, self.number(1, min(case.extents[x], 5))) for x in chosen)
         return pairs or None

@@ -117,7 +117,7 @@ def _squeezed(term: str, x: np.ndarray, extents: dict[str, int]) -> tuple[str, n
     """Without dimensions of extent 1 that broadcast."""
     kept = [at for at, label in enumerate(term) if x.shape[at] == extents[label]]
     index = tuple(slice(None) if at in kept else 0 for at in range(x.ndim))
-    return "".join(term[at] for at in kept), x[index]
+    return "".join(term[at] for at in kept), np.asarray(x[index], x.dtype)
 
 
 def _summed(case: Case, operands: Sequence[np.ndarray]) -> np.ndarray:

@@ -890,3 +890,12 @@ def test_no_call_allocates_more_than_it_estimates(case: int) -> None:
         tracemalloc.stop()
     small = 60_000  # Python's own objects, and NumPy's buffers for conversions
     assert peak <= call.needed_bytes + small, f"{peak} bytes at the peak, {call.needed_bytes}"
+
+
+def test_a_result_of_the_common_type() -> None:
+    """NumPy finds no type for these three beside a fourth that is their common one."""
+    x, y = np.ones(3, "complex128"), np.ones(3, "int64")
+    out = np.zeros(3, "complex128")
+    brain = np.ones((), "bfloat16")
+    ct.elementwise_trinary("a,,a->a", x, brain, y, out=out)
+    np.testing.assert_array_equal(out, 3)
