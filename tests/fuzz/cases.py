@@ -66,9 +66,10 @@ class Memory:
 class Case:
     """One call. Upper-case labels are written as an ellipsis where ``ellipsis`` has them.
 
-    ``out`` is an array to be made, "c" for the addend, or the number of an operand. ``scalars``
-    are alpha, beta and gamma. ``binary`` are the operators between operands, or the reduction's.
-    ``preference`` are arguments of PlanPreference by name.
+    Operands that are equal in everything are one array. ``constants`` are those that an expression
+    is planned with. ``out`` is an array to be made, "c" for the addend, or the number of an
+    operand. ``scalars`` are alpha, beta and gamma. ``binary`` are the operators between operands,
+    or the reduction's. ``preference`` are arguments of PlanPreference by name.
     """
 
     verb: Verb
@@ -91,6 +92,8 @@ class Case:
     preference: tuple[tuple[str, Any], ...] = ()
     memory: Memory = field(default_factory=Memory)
     slices: tuple[tuple[str, int], ...] | None = None
+    compute_type: str | None = None
+    constants: tuple[int, ...] = ()
     kernels: str = "numpy"
     threads: int = 1
     calls: int = 1
@@ -170,6 +173,8 @@ class Case:
             ("workspace_limit", self.memory.workspace, None),
             ("workspace", "exact" if self.memory.given else None, None),
             ("slices", self.slices, None),
+            ("compute_type", self.compute_type, None),
+            ("constants", self.constants, ()),
             ("kernels", self.kernels, None),
             ("threads", self.threads, None),
             ("calls", self.calls, 1),

@@ -28,7 +28,35 @@ PLANS = (Verb.PLAN, Verb.REDUCE_PLAN, Verb.ELEMENTWISE_PLAN)
 CONVERTING = (Verb.PERMUTE, Verb.BINARY, Verb.TRINARY)
 PLAIN = ("float64", "float32", "complex128", "complex64", "float16", "bfloat16")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-EXTENTS = (1, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 6, 7, 8, 9, 11, 13, 16, 17, 20, 25, 31, 32, 33, 40)
+EXTENTS = (
+    1,
+    2,
+    2,
+    2,
+    3,
+    3,
+    3,
+    4,
+    4,
+    5,
+    5,
+    6,
+    7,
+    8,
+    9,
+    11,
+    13,
+    16,
+    17,
+    20,
+    25,
+    31,
+    32,
+    33,
+    40,
+    65,
+    130,
+)
 VOLUMES = {30: 18, 400: 36, 4000: 32, 40_000: 11, 300_000: 2.5, 2_000_000: 0.5}
 UNARY = (
     *("sqrt", "relu", "rcp", "sigmoid", "tanh", "exp", "log", "abs", "neg", "sin", "cos", "tan"),
@@ -88,6 +116,8 @@ class _Draw:
         terms, output, ellipsis, implicit = self.expression(verb)
         shapes = self.shapes(terms, output)
         operands = self.operands(verb, shapes)
+        if verb in NETWORKS and self.chance(25):
+            operands = self.repeated(operands)
         case = Case(verb, tuple(terms), output, operands, ellipsis, implicit)
         case = replace(case, **self.machine())
         case = self.with_options(case)
@@ -177,6 +207,8 @@ class _Draw:
     def shapes(self, terms: list[str], output: str) -> list[tuple[int, ...]]:
         labels = list(dict.fromkeys("".join(terms)))
         extents = {label: self.one(EXTENTS) for label in labels}
+        if self.chance(15):  # so that one array fits several terms
+            extents = dict.fromkeys(labels, self.number(2, 9))
         most = self.weighted(VOLUMES)
         while prod(extents.values()) * prod(extents[x] for x in output[len(set(output)) :]) > most:
             longest = self.one([label for label in labels if extents[label] > 1])
@@ -199,6 +231,14 @@ class _Draw:
             self.tensor(shape, kind, values if np.dtype(kind).kind in "iu" else "normal", verb)
             for shape, kind in zip(shapes, kinds, strict=True)
         )
+
+    def repeated(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """One array in the place of others of its shape and type."""
+        found = list(operands)
+        for at, tensor in enumerate(found):
+            like = [x for x in found[:at] if (x.shape, x.dtype) == (tensor.shape, tensor.dtype)]
+            found[at] = self.one([*like, tensor]) if like else tensor
+        return tuple(found)
 
     def kinds(self, verb: Verb, count: int) -> list[str]:
         if verb in PLANS:
@@ -291,9 +331,27 @@ class _Draw:
         """How it is planned, and how it is written."""
         if case.verb in NETWORKS:
             case = replace(case, preference=self.preference(case), optimize=self.optimize(case))
+            if ("autotune", "INCREMENTAL") in case.preference:
+                case = replace(case, calls=5)
+        if case.verb is Verb.EXPRESSION:
+            constants = [at for at in range(len(case.operands)) if self.chance(15)]
+            case = replace(case, constants=tuple(constants))
+        if case.verb in (Verb.CONTRACT, Verb.EXPRESSION) and self.chance(8):
+            case = replace(case, compute_type=self.compute_type(case.common))
         if not case.ellipsis and case.verb not in PLANS and case.verb is not Verb.EINSUM:
             case = replace(case, interleaved=not case.implicit and self.chance(6))
         return case
+
+    def compute_type(self, common: np.dtype[Any]) -> str | None:
+        """What the type may compute in; real times complex has the default alone."""
+        names = {
+            "float16": ("32F", "16F"),
+            "bfloat16": ("32F", "16BF"),
+            "float32": ("32F", "TF32", "3XTF32", "16BF", "16F", "9X16BF", "4X16F"),
+            "float64": ("64F", "32F", "8XINT8"),
+        }
+        legal = names.get(name_of(common))
+        return None if legal is None else self.one(legal)
 
     def with_operators(self, case: Case) -> Case:
         """Operators that the types have, on numbers where these are well conditioned."""

@@ -35,12 +35,13 @@ class GuardedMemory:
 
     A block lies directly before the page behind it (``at_end``) or directly behind the page before
     it. What its pages hold beside it is checked when it is given back: ``damaged`` counts blocks
-    where something was written there.
+    where something was written there. ``live`` bytes are in use, ``peak`` were at most.
     """
 
     def __init__(self) -> None:
         self.at_end = True
         self.damaged = 0
+        self.live = self.peak = 0
         self._pages: dict[int, tuple[int, int, int]] = {}  # address: size, first page, their bytes
         self._freed: deque[tuple[int, int]] = deque()
         self._freed_bytes = 0
@@ -59,11 +60,14 @@ class GuardedMemory:
         address = (end - size) // alignment * alignment - slack if self.at_end else first + slack
         ctypes.memset(address, FRESH, size)
         self._pages[address] = size, first, inside
+        self.live += size
+        self.peak = max(self.peak, self.live)
         return address
 
     def free(self, address: int) -> None:
         """Check what lies around the block and forbid it."""
         size, first, inside = self._pages.pop(address)
+        self.live -= size
         before, behind = address - first, first + inside - address - size
         whole = ctypes.string_at(first, before) + ctypes.string_at(address + size, behind)
         self.damaged += whole != bytes([CANARY]) * (before + behind)

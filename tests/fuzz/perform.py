@@ -18,6 +18,7 @@ from tests.fuzz.guard import GuardedMemory, GuardedPool, NumpyMemory
 
 __all__ = ["Bench", "Refused", "Wrong"]
 
+SCALARS = 64  # bytes
 Call = Callable[[], np.ndarray]
 
 
@@ -58,7 +59,7 @@ class _Arrays:
     def read(self, case: Case) -> Iterator[tuple[str, Made]]:
         """What the call may not change."""
         for at, each in enumerate(self.operands):
-            if case.out != at:
+            if not isinstance(case.out, int) or each is not self.operands[case.out]:
                 yield f"operand {at}", each
         if self.c is not None and case.out != "c":
             yield "c", self.c
@@ -96,7 +97,8 @@ class Bench:
         self._check_guards()
 
     def _arrays(self, case: Case) -> _Arrays:
-        operands = [made(tensor, self.memory) for tensor in case.operands]
+        distinct = {tensor: made(tensor, self.memory) for tensor in set(case.operands)}
+        operands = [distinct[tensor] for tensor in case.operands]
         c = None if case.c is None else made(case.c, self.memory)
         out = made(case.out, self.memory) if isinstance(case.out, Tensor) else None
         return _Arrays(operands, c, out)
@@ -115,12 +117,17 @@ class Bench:
         """A copy of what each call gives."""
         found = []
         for _ in range(1 if case.out in ("c", 0, 1, 2, 3, 4) else case.calls):
+            before = self.memory.peak = self.memory.live
             try:
                 with self._numpy.guarded():
-                    found.append(np.array(call(), _object(case), order="K"))
+                    result = call()
             except ct.ContractError as error:
                 _check_refused(case, arrays, error)
                 raise Refused(str(error)) from error
+            if found:  # the first call prepares the plan, which takes memory of its own
+                _check_peak(case, self.memory.peak - before)
+            found.append(np.array(result, _object(case), order="K"))
+            del result
         return found
 
     def _check_guards(self) -> None:
@@ -168,7 +175,8 @@ def _scalar_options(case: Case, *names: str) -> dict[str, Any]:
 
 
 def _common_options(case: Case, handle: ct.Handle) -> dict[str, Any]:
-    return {"order": case.order, "memory_limit": case.memory.limit, "handle": handle}
+    options = {"order": case.order, "memory_limit": case.memory.limit, "handle": handle}
+    return options if case.compute_type is None else {**options, "compute_type": case.compute_type}
 
 
 def _planning_options(case: Case, handle: ct.Handle) -> dict[str, Any]:
@@ -194,9 +202,12 @@ def _expression(case: Case, arrays: _Arrays, handle: ct.Handle, _: GuardedMemory
 
     def call() -> np.ndarray:
         if not planned:
-            shapes = map(_described, arrays.inputs)
-            planned.append(ct.contract_expression(case.text, *shapes, **options))
-        return planned[0](*arrays.inputs, out=out, c=c, **scalars)
+            given = [
+                x if at in case.constants else _described(x) for at, x in enumerate(arrays.inputs)
+            ]
+            planned.append(ct.contract_expression(case.text, *given, **options))
+        left = [x for at, x in enumerate(arrays.inputs) if at not in case.constants]
+        return planned[0](*left, out=out, c=c, **scalars)
 
     return call
 
@@ -372,6 +383,13 @@ def _check_memory(case: Case, arrays: _Arrays) -> None:
             raise Wrong(f"{name} was changed")
     if arrays.out is not None and not arrays.out.is_unchanged_between():
         raise Wrong("out was written between its elements")
+
+
+def _check_peak(case: Case, used: int) -> None:
+    """Whether a call took no more memory than it may, beside scalars and empty arrays."""
+    limit, patient = case.memory.limit, ("algo", "DEFAULT_PATIENT") in case.preference
+    if limit is not None and not patient and used > limit + SCALARS:
+        raise Wrong(f"memory_limit is {limit}, {used} bytes were taken")
 
 
 def _check_refused(case: Case, arrays: _Arrays, error: ct.ContractError) -> None:

@@ -11,6 +11,8 @@ PLAIN = {
     "operators": None,
     "slices": None,
     "preference": (),
+    "compute_type": None,
+    "constants": (),
     "calls": 1,
     "threads": 1,
     "interleaved": False,
@@ -44,7 +46,7 @@ def _without_operands(case: Case) -> Iterator[Case]:
         terms = case.terms[:at] + case.terms[at + 1 :]
         operands = case.operands[:at] + case.operands[at + 1 :]
         lost = set(case.output) - set("".join(terms))
-        if isinstance(case.out, int) or (case.operators is not None):
+        if isinstance(case.out, int) or case.operators is not None or case.constants:
             continue
         found = replace(case, implicit=False)
         for label in lost:
