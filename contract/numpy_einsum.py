@@ -281,8 +281,9 @@ def _computed_type(
 ) -> np.dtype[Any]:
     """The type of products and sums: ``dtype``, or the common type of operands and out."""
     types = [x.dtype for x in arrays]
-    common = types if out is None else [*types, out.dtype]
-    computed = common_type(common) if wanted is None else wanted
+    computed = common_type(types) if wanted is None else wanted
+    if wanted is None and out is not None:
+        computed = common_type((computed, out.dtype))
     for at, dtype in enumerate(types):
         if not np.can_cast(dtype, computed, casting):
             raise UnsupportedTypeError(

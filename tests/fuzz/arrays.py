@@ -73,7 +73,9 @@ def values(tensor: Tensor) -> np.ndarray:
     if dtype.kind in "iu":
         return _integers(rng, tensor)
     found = _real(rng, tensor)
-    if dtype.kind == "c":
+    if dtype.kind == "c" and tensor.values == "near one":
+        found = found * np.exp(1j * rng.uniform(0, 2 * np.pi, shape))
+    elif dtype.kind == "c":
         found = found + 1j * _real(rng, tensor)
     return np.asarray(found).astype(dtype.newbyteorder("="))
 

@@ -361,3 +361,10 @@ def test_types_that_numpy_has_no_common_one_for() -> None:
     assert (found, found.dtype) == (55, np.float32)
     with pytest.raises(ct.UnsupportedTypeError, match="no common type"):
         ct.einsum("ij,ij", brain, x)
+
+
+def test_out_of_the_common_type() -> None:
+    """NumPy has a type for these, and none for them and one more of that type."""
+    kinds = "bfloat16", "complex64", "uint16", "complex128"
+    out = np.zeros((), "complex128")
+    assert ct.einsum(",,,->", *(np.ones((), kind) for kind in kinds), out=out) == 1

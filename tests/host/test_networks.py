@@ -434,3 +434,10 @@ def test_like_products_are_planned_once_under_their_own_names(
     summed = [loop.modes for step in steps for loop in step.loops if loop.kind is Kind.K]
     assert [chain.labels[mode] for (mode,) in summed] == list("bcdef")
     assert len(planned) == 3
+
+
+@pytest.mark.parametrize("optimize", ["greedy", "dp", "optimal", "branch-2", "random-greedy"])
+def test_every_optimizer_orders_empty_products(optimize: str) -> None:
+    shapes = (2, 3), (3, 4), (4, 0), (0, 2)
+    found = ct.contract("ab,bc,cd,da->ab", *map(np.ones, shapes), optimize=optimize)
+    np.testing.assert_array_equal(found, np.zeros((2, 3)))
