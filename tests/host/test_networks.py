@@ -438,7 +438,6 @@ def test_like_products_are_planned_once_under_their_own_names(
 
 @pytest.mark.parametrize("optimize", ["greedy", "dp", "optimal", "branch-2", "random-greedy"])
 def test_every_optimizer_orders_empty_products(optimize: str) -> None:
-    shapes = (3, 2), (2, 4), (0,)
-    operands = [np.ones(shape) for shape in shapes]
-    found = ct.contract("fc,cb,e->b", *operands, optimize=optimize, memory_limit="1MB")
-    np.testing.assert_array_equal(found, np.zeros(4))
+    operands = [np.ones(shape) for shape in ((21, 4), (4, 4), (0,))]
+    found = ct.contract("fc,cb,e->be", *operands, optimize=optimize, slices={"f": 2})
+    assert found.shape == (4, 0)
