@@ -899,3 +899,12 @@ def test_a_result_of_the_common_type() -> None:
     brain = np.ones((), "bfloat16")
     ct.elementwise_trinary("a,,a->a", x, brain, y, out=out)
     np.testing.assert_array_equal(out, 3)
+
+
+def test_products_of_nothing_keep_to_the_limit(handle: ct.Handle) -> None:
+    x, out = np.ones((20, 70, 0, 8)), np.ones((20, 70, 8))
+    with pytest.raises(ct.InsufficientWorkspaceError):
+        ct.reduce("abcd->abd", x, op="mul", out=out, memory_limit=out.nbytes, handle=handle)
+    limit = 4 * out.nbytes
+    ct.reduce("abcd->abd", x, op="mul", out=out, alpha=3, memory_limit=limit, handle=handle)
+    assert (out == 3).all()
