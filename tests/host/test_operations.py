@@ -902,7 +902,7 @@ def test_a_result_of_the_common_type() -> None:
 
 
 def test_products_of_nothing_keep_to_the_limit(handle: ct.Handle) -> None:
-    x, out = np.ones((20, 70, 0, 8)), np.ones((20, 70, 8))
+    x, out = np.ones((2, 7, 0, 8)), np.ones((2, 7, 8))
     with pytest.raises(ct.InsufficientWorkspaceError):
         ct.reduce("abcd->abd", x, op="mul", out=out, memory_limit=out.nbytes, handle=handle)
     limit = 4 * out.nbytes
