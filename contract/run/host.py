@@ -179,6 +179,21 @@ class LoadedPlan(Loaded):
             addend_only=None
             if alone is None or self.addend_only is None
             else inside_range(ranges, alone.name, self.addend_only),
+            sums=None,
+        )
+
+    def checked(self) -> "LoadedPlan":
+        """The same in steps, with a look at the arrays of each before it runs."""
+        plan, alone = self.plan, self.addend_part
+        product = self.product if self.sums is None else None
+        return replace(
+            self,
+            runs=tuple(checked_step(plan, part.step, part.prepared.run) for part in self.parts),
+            addend_only=None
+            if alone is None
+            else checked_step(plan, alone.step, alone.prepared.run),
+            product=None if product is None else checked_product(plan, product),
+            sums=None,
         )
 
 
@@ -268,8 +283,12 @@ class HostExecutor:
 
     def load(self, plan: Plan, measured: float | None = None) -> LoadedPlan:
         """Prepare every step of ``plan``."""
-        if self._check:
-            check_plan(plan)
+        if not self._check:
+            return self._loaded(plan, measured)
+        check_plan(plan)
+        return self._loaded(plan, measured).checked()
+
+    def _loaded(self, plan: Plan, measured: float | None) -> LoadedPlan:
         parts = tuple(self._prepare(plan, step) for step in plan.steps)
         alone = None if plan.addend_only is None else self._prepare(plan, plan.addend_only)
         every = [part.prepared for part in (parts if alone is None else (*parts, alone))]
@@ -280,8 +299,8 @@ class HostExecutor:
         return LoadedPlan(
             plan,
             self.arrays,
-            tuple(self._run(plan, part) for part in parts),
-            None if alone is None else self._run(plan, alone),
+            tuple(part.prepared.run for part in parts),
+            None if alone is None else alone.prepared.run,
             tuple(
                 _temporary(slot, offset)
                 for slot, offset in zip(plan.slots, plan.offsets, strict=True)
@@ -293,28 +312,12 @@ class HostExecutor:
             plan.addend is not None,
             self.pool,
             new_output,
-            self._whole(plan, parts, sums, new_output),
+            self._product(plan, parts, new_output) if sums is None else sums.fresh(),
             sums,
             measured,
             parts,
             alone,
         )
-
-    def _run(self, plan: Plan, part: _Part) -> Run:
-        run = part.prepared.run
-        return checked_step(plan, part.step, run) if self._check else run
-
-    def _whole(
-        self,
-        plan: Plan,
-        parts: Sequence[_Part],
-        sums: FewSums | None,
-        new_output: Callable[[], Array],
-    ) -> Callable[[Sequence[Array]], Array] | None:
-        product = self._product(plan, parts, new_output) if sums is None else sums.fresh()
-        if product is None or not self._check:
-            return product
-        return checked_product(plan, product)
 
     def _product(
         self, plan: Plan, parts: Sequence[_Part], new_output: Callable[[], Array]

@@ -96,6 +96,7 @@ class Case:
     constants: tuple[int, ...] = ()
     kernels: str = "numpy"
     threads: int = 1
+    checked: bool = False
     calls: int = 1
     at_end: bool = True
 
@@ -177,6 +178,7 @@ class Case:
             ("constants", self.constants, ()),
             ("kernels", self.kernels, None),
             ("threads", self.threads, None),
+            ("checked", self.checked, False),
             ("calls", self.calls, 1),
         ]
         return [(name, value) for name, value, default in defaults if value != default]

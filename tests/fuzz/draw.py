@@ -127,6 +127,7 @@ class _Draw:
         return {
             "kernels": self.one(self.wishes.kernels),
             "threads": self.weighted({1: 4, 2: 3, 3: 1, 4: 2}),
+            "checked": self.chance(50),
             "at_end": self.chance(65),
             "calls": 2 if self.chance(30) else 1,
         }

@@ -1,5 +1,6 @@
 """A case is made, called and judged."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -71,14 +72,16 @@ class Bench:
     def __init__(self) -> None:
         self.memory = GuardedMemory()
         self._numpy = NumpyMemory(self.memory)
-        self._handles: dict[tuple[str, int], ct.Handle] = {}
+        self._handles: dict[tuple[str, int, bool], ct.Handle] = {}
 
-    def handle(self, kernels: str, threads: int) -> ct.Handle:
+    def handle(self, case: Case) -> ct.Handle:
         """A handle whose buffers lie between guard pages."""
-        if (kernels, threads) not in self._handles:
-            handle = self._handles[kernels, threads] = ct.Handle(kernels=kernels, threads=threads)
+        key = case.kernels, case.threads, case.checked
+        if key not in self._handles:
+            os.environ["CONTRACT_CHECK"] = str(int(case.checked))
+            handle = self._handles[key] = ct.Handle(kernels=case.kernels, threads=case.threads)
             handle.executor.pool = GuardedPool(self.memory)
-        return self._handles[kernels, threads]
+        return self._handles[key]
 
     def run(self, case: Case) -> None:
         """Wrong says what was found; Refused is fine; any other exception is a finding as well."""
@@ -106,7 +109,7 @@ class Bench:
     @contextmanager
     def _default_handle(self, case: Case) -> Iterator[ct.Handle]:
         """The case's handle, also for verbs that take none."""
-        handle, before = self.handle(case.kernels, case.threads), evaluation.default_handle
+        handle, before = self.handle(case), evaluation.default_handle
         evaluation.default_handle = lambda *_: handle  # type: ignore[assignment]
         try:
             yield handle

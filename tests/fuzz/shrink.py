@@ -13,6 +13,7 @@ PLAIN = {
     "preference": (),
     "compute_type": None,
     "constants": (),
+    "checked": False,
     "calls": 1,
     "threads": 1,
     "interleaved": False,
