@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import contract as ct
+from tests.fuzz.guard import GuardedMemory, NumpyMemory
 
 HANDLES = {name: ct.Handle(kernels=name, threads=2) for name in ("numba", "numpy")}
 families = pytest.mark.parametrize("family", list(HANDLES))
@@ -908,3 +909,20 @@ def test_products_of_nothing_keep_to_the_limit(handle: ct.Handle) -> None:
     limit = 4 * out.nbytes
     ct.reduce("abcd->abd", x, op="mul", out=out, alpha=3, memory_limit=limit, handle=handle)
     assert (out == 3).all()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_conversions_of_small_operands_keep_to_the_limit(handle: ct.Handle, count: int) -> None:
+    """NumPy converts a small operand as a whole."""
+    operands, text = [np.ones(100, "float16")] * count, ",".join("a" * count) + "->a"
+    verb = ct.permute if count == 1 else ct.elementwise_binary
+    memory = GuardedMemory()
+    for limit in range(200, 3000, 100):
+        try:
+            verb(text, *operands, alpha=2, memory_limit=limit, handle=handle)
+        except ct.InsufficientWorkspaceError:
+            continue
+        with NumpyMemory(memory).guarded():
+            verb(text, *operands, alpha=2, memory_limit=limit, handle=handle)
+        break
+    assert 600 < memory.peak <= limit + 64  # with the scalars
