@@ -58,6 +58,7 @@ EXTENTS = (
     130,
 )
 VOLUMES = {30: 18, 400: 36, 4000: 32, 40_000: 11, 300_000: 2.5, 2_000_000: 0.5}
+LARGER_VOLUMES = {30: 5, 400: 25, 4000: 50, 40_000: 17, 300_000: 2.5, 2_000_000: 0.5}
 UNARY = (
     *("sqrt", "relu", "rcp", "sigmoid", "tanh", "exp", "log", "abs", "neg", "sin", "cos", "tan"),
     *("sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "ceil", "floor", "mish"),
@@ -210,7 +211,7 @@ class _Draw:
         extents = {label: self.one(EXTENTS) for label in labels}
         if self.chance(15):  # so that one array fits several terms
             extents = dict.fromkeys(labels, self.number(2, 9))
-        most = self.weighted(VOLUMES)
+        most = self.weighted(LARGER_VOLUMES if self.wishes.limits else VOLUMES)
         while prod(extents.values()) * prod(extents[x] for x in output[len(set(output)) :]) > most:
             longest = self.one([label for label in labels if extents[label] > 1])
             extents[longest] = max(1, extents[longest] * 2 // 3)
@@ -534,7 +535,8 @@ class _Draw:
             return replace(case, memory=Memory(given=given))
         limit, workspace = None, None
         item = case.result.itemsize
-        within = int(max(prod(case.shape), 1) * item * self.rng.uniform(0, 4))
+        least = 0 if case.out is not None or self.chance(10) else 1
+        within = int(max(prod(case.shape), 1) * item * self.rng.uniform(least, 4))
         if self.chance(8):
             within = self.one((0, 1, 64, 100, 1000))
         within = max(within, prod(case.extents.values()) * item // MOST_SLICES)
