@@ -142,12 +142,12 @@ class LoadedPlan(Loaded):
         if self.addend_only is not None and scalars[0] == 0:
             self.addend_only(slots, scalars, memory)
             return
-        if self.sums is not None and self.sums.into(slots[:-1], slots[-1], scalars[0]):
-            return
         if self.temporaries:
             slots += [make(memory.workspace) for make in self.temporaries]
             memory = Memory(memory.workspace[rounded(self.plan.workspace) :], memory.tiles)
         with np.errstate(all="ignore"):
+            if self.sums is not None and self.sums.into(slots, scalars[0]):
+                return
             if len(self.runs) < LONG_PATH:
                 for run in self.runs:
                     run(slots, scalars, memory)

@@ -403,14 +403,16 @@ class FewSums:
 
     text: str
     order: Literal["F", "C"]
+    inputs: int
 
     def fresh(self) -> Callable[[Sequence[Array]], Array]:
         """inputs -> the result in a new array."""
         text, order, einsum = self.text, self.order, np.einsum
         return lambda inputs: einsum(text, *inputs, order=order)
 
-    def into(self, inputs: Sequence[Array], output: Array, alpha: Any) -> bool:
+    def into(self, slots: Sequence[Array], alpha: Any) -> bool:
         """Write alpha times the sums; False, and nothing is done, if memory is shared."""
+        inputs, output = slots[: self.inputs], slots[self.inputs]
         if any(np.may_share_memory(x, output) for x in inputs):
             return False  # einsum adds to what is zero at first
         np.einsum(self.text, *inputs, out=output, order=self.order)
@@ -439,7 +441,7 @@ def few_sums(plan: Plan) -> FewSums | None:
         return None
     operands = (*operation.inputs, operation.output)
     *terms, result = ("".join(ascii_letters[mode] for mode in each.modes) for each in operands)
-    return FewSums(f"{','.join(terms)}->{result}", order)
+    return FewSums(f"{','.join(terms)}->{result}", order, len(terms))
 
 
 def _packed_order(tensor: TensorDescriptor) -> Literal["F", "C"] | None:

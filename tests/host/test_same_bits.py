@@ -44,6 +44,12 @@ def test_first_and_later_calls(
         np.testing.assert_array_equal(other, first)
 
 
+def test_scaled_sums_warn_of_nothing(handle: Handle) -> None:
+    x, y = np.full((3, 4), 1e308), np.ones(4)
+    for _ in range(2):
+        assert np.isinf(contract("ab,b->a", x, y, alpha=1e9, handle=handle)).all()
+
+
 def test_a_result_that_is_an_operand(handle: Handle, rng: np.random.Generator) -> None:
     x, y = rng.standard_normal((2, 4, 4))
     wanted = x @ y
