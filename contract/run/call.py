@@ -16,6 +16,7 @@ import numpy as np
 from contract.compute import is_complex, item_size
 from contract.descriptors import OperationDescriptor, TensorDescriptor
 from contract.errors import InsufficientWorkspaceError, InvalidValueError, UnsupportedTypeError
+from contract.layout import span
 from contract.logging import LOGGER, Level
 from contract.plan import Elementwise, Permute, Plan, Source
 from contract.run.arrays import Array, Layout, is_describable, require_host_scalar, type_name
@@ -81,7 +82,7 @@ class Call:
         self.scalar = np.dtype(loaded.scalar_type)
         self.new_output = loaded.new_output
         operation = loaded.plan.operation
-        self.fresh_bytes = operation.output.tensor.packed_bytes
+        self.fresh_bytes = _spanned_bytes(operation.output.tensor)
         self.limit = limit
         self.needed_bytes = fixed_bytes(operation, copied, None, addend) + loaded.own_bytes
         self.needed_bytes += loaded.required_workspace + loaded.tile_bytes
@@ -292,11 +293,16 @@ def fixed_bytes(
     addend: Layout | None,
 ) -> int:
     """What a call allocates whatever its plan: a new result, copies of what is not describable."""
-    needed = operation.output.tensor.packed_bytes if out is None else 0
+    needed = _spanned_bytes(operation.output.tensor) if out is None else 0
     needed += sum(operation.inputs[at].tensor.packed_bytes for at in copied)
     if addend is not None and not is_describable(addend):
         needed += prod(addend.shape) * addend.dtype.itemsize
     return needed
+
+
+def _spanned_bytes(tensor: TensorDescriptor) -> int:
+    """What a new array of the tensor's strides takes; a result that is made apart has those."""
+    return span(tensor.extents, tensor.steps) * item_size(tensor.dtype)
 
 
 def scalar_in(dtype: np.dtype[Any], name: str, value: Any) -> Any:

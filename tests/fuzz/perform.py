@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -78,8 +79,9 @@ class Bench:
         """A handle whose buffers lie between guard pages."""
         key = case.kernels, case.threads, case.checked
         if key not in self._handles:
-            os.environ["CONTRACT_CHECK"] = str(int(case.checked))
-            handle = self._handles[key] = ct.Handle(kernels=case.kernels, threads=case.threads)
+            with mock.patch.dict(os.environ, CONTRACT_CHECK=str(int(case.checked))):
+                handle = ct.Handle(kernels=case.kernels, threads=case.threads)
+            self._handles[key] = handle
             handle.executor.pool = GuardedPool(self.memory)
         return self._handles[key]
 

@@ -31,3 +31,15 @@ def test_every_limit(handle: ct.Handle, text: str, memory: str, rng: np.random.G
             assert_product(found, each, operands)
             done += 1
     assert done > 20
+
+
+def test_a_result_apart_takes_what_its_strides_span(handle: ct.Handle) -> None:
+    """``out`` is not aligned, so the result is made elsewhere, with the same strides."""
+    x, y = np.ones((3, 4)), np.ones((4, 5))
+    memory = np.zeros(8 * 15 * 10 + 1, np.uint8)
+    out = np.ndarray((3, 5), np.float64, memory, 1, (80, 240))
+    with pytest.raises(ct.InsufficientWorkspaceError):
+        ct.contract("ab,bc->ac", x, y, out=out, memory_limit=1000, handle=handle)
+    assert not out.any()
+    ct.contract("ab,bc->ac", x, y, out=out, memory_limit=2000, handle=handle)
+    assert (out == 4).all()
