@@ -107,13 +107,13 @@ def _bits(kind: str) -> str:
 def _entry(index: int, each: Case) -> str:
     columns = [each.result, *each.sources]
     parameters = ", ".join(f".param .u64 p{i}" for i in range(len(columns)))
-    lines = [f".visible .entry case{index}({parameters})", "{", ".reg .b32 %tid;"]
-    lines += [".reg .b64 %a<4>;", "mov.u32 %tid, %tid.x;"]
+    lines = [f".visible .entry case{index}({parameters})", "{", ".reg .b32 %thread;"]
+    lines += [".reg .b64 %a<4>;", "mov.u32 %thread, %tid.x;"]
     for i, kind in enumerate(columns):
         # PTX has no 8-bit registers: b16 holds them.
         bits, size = _bits(kind), np.dtype(DTYPES[kind]).itemsize
         lines.append(f".reg .{'b16' if bits == 'b8' else bits} %v{i};")
-        lines.append(f"ld.param.u64 %a{i}, [p{i}]; mad.wide.u32 %a{i}, %tid, {size}, %a{i};")
+        lines.append(f"ld.param.u64 %a{i}, [p{i}]; mad.wide.u32 %a{i}, %thread, {size}, %a{i};")
         if i:
             lines.append(f"ld.global.{bits} %v{i}, [%a{i}];")
         if kind == "pred":
