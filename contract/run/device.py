@@ -46,6 +46,9 @@ __all__ = ["DeviceExecutor", "DevicePlan"]
 
 MOST_HANDLES = 16  # of cuBLAS; each has a workspace on the device
 PER_THREAD = 2  # cudaStreamPerThread: a stream of each thread
+# CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, for which CuPy has no name: parts of sums are
+# never rounded to 16 bits, as they are by default where D has such a type.
+WIDE_SUMS = 16
 KEPT_MAPS = 64  # by address, for each map of a launch: a program reuses few arrays
 Addresses = Sequence[int]  # of the plan's slots, then of what a step needs for itself
 Launch = Callable[[Addresses, Scalars], None]
@@ -401,7 +404,7 @@ class _Handles:
             return self._of_streams.popitem(last=False)[1]
         with unhindered():
             handle: int = self._cublas.create()
-            self._cublas.setMathMode(handle, self._cublas.CUBLAS_DEFAULT_MATH)
+            self._cublas.setMathMode(handle, self._cublas.CUBLAS_DEFAULT_MATH | WIDE_SUMS)
         return handle
 
 
