@@ -247,7 +247,8 @@ class Blas:
         a = _matrix("A", call.a, (m, k) if opa == 0 else (k, m), opa)
         b = _matrix("B", call.b, (k, n) if opb == 0 else (n, k), opb)
         c = _matrix("C", call.c, (m, n), 0)
-        if handle.math_mode & ~WIDE_SUMS == TF32_MATH and compute == COMPUTE_32F and a.dtype.char in "fF":
+        rounds = handle.math_mode & ~WIDE_SUMS == TF32_MATH
+        if rounds and compute == COMPUTE_32F and a.dtype.char in "fF":
             compute = FAST_TF32
         alpha, beta = (
             self._scalar(handle, name, pointer, DTYPES[scalar])
