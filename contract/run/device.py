@@ -192,8 +192,8 @@ class DeviceExecutor:
         return Identity(card["name"].decode(), capability, card["multiProcessorCount"])
 
     def close(self) -> None:
-        """Forget the kernels and give the cuBLAS handles back."""
-        with self._lock, self.arrays.on(None):
+        """Forget the kernels, unload those of no plan, and give the cuBLAS handles back."""
+        with self._lock, self.arrays.on(None), unhindered():
             self._kernels.clear()
             blas, self._blas = self._blas, None
             if blas is not None:
