@@ -1,11 +1,11 @@
 """Compiled kernels on disk, beside CuPy's own and by the same environment variables."""
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from contract.cache_files import PRIVATE
+from contract.config import kernel_directory
 from contract.logging import LOGGER, Level
 from contract.replacing import replacing
 
@@ -19,7 +19,7 @@ def kept(name: str, make: Callable[[], bytes]) -> bytes:
 
     A disk that cannot be read or written to costs time, no more.
     """
-    directory = _directory()
+    directory = kernel_directory()
     if directory is None:
         return make()
     path = directory / name
@@ -28,13 +28,6 @@ def kept(name: str, make: Callable[[], bytes]) -> bytes:
         content = make()
         _write(path, content)
     return content
-
-
-def _directory() -> Path | None:
-    """Where CuPy keeps its kernels; None where it keeps them in memory."""
-    if os.environ.get("CUPY_CACHE_IN_MEMORY") == "1":
-        return None
-    return Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
 
 
 def _read(path: Path) -> bytes | None:
