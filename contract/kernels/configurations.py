@@ -110,7 +110,8 @@ class Arithmetic:
     """How tensor cores form products: the ``unit`` of tensor.cuh, with ``k`` k's an instruction.
 
     ``products`` instructions make one product of operands in parts; ``rate`` names the column of
-    Rates that says how fast they are.
+    Rates that says how fast they are. A multiprocessor issues instructions for no more than
+    ``issued`` multiply-adds a clock; by default that is no bound.
     """
 
     unit: str
@@ -118,6 +119,7 @@ class Arithmetic:
     products: int
     rate: str
     reason: str
+    issued: float = 1e6
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,8 @@ def rate(architecture: Architecture, tile: Tile, dtype: str) -> float:
         return architecture.rates.core(dtype)
     arithmetic = tile.arithmetic
     real = 4 if is_complex(dtype) else 1
-    return architecture.rates.tensor(arithmetic.rate) / arithmetic.products / real
+    peak = architecture.rates.tensor(arithmetic.rate) / arithmetic.products
+    return min(peak, arithmetic.issued) / real
 
 
 def tiles(work: Workload, architecture: Architecture) -> Iterator[Tile]:
