@@ -21,8 +21,8 @@ from .device import (
     GUARD,
     LARGEST_SHARED,
     POISON,
-    Kind,
     KernelFault,
+    Kind,
     Options,
     argument_bytes,
 )
