@@ -169,7 +169,17 @@ def on_the_card(session: Session) -> Iterator[Task]:
 
 PROBES = ("test_instructions", "test_conversions", "test_functions", "test_hopper", "test_kernels")
 # What tests the emulator itself, and what counts launches of its CuPy.
-ONLY_EMULATED = ("bug", "pipeline", "planted", "executor", "recorded", "graph", "sheet", "files")
+ONLY_EMULATED = (
+    "bug",
+    "pipeline",
+    "planted",
+    "executor",
+    "recorded",
+    "graph",
+    "sheet",
+    "files",
+    "machine_code",
+)
 
 
 def tests(name: str, paths: Sequence[Path], seconds: float) -> Iterator[Task]:

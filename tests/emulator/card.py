@@ -2,13 +2,14 @@
 
 pytest tests/emulator --device gpu
 
-Memory is mirrored on the host: a launch copies all of it to the card, runs, and copies it back.
-Guards around each allocation are checked then. A launch that breaks the CUDA context ends the
-process, for nothing after it could be trusted; pytest-xdist starts another.
+Memory is mirrored on the host: a launch copies all of it to the card, runs, and copies it back. It
+runs twice, on different bytes where nothing was written, which tells what a kernel writes and that
+it writes the same bits. Guards around each allocation are checked. A launch that breaks the CUDA
+context ends the process, for nothing after it could be trusted; pytest-xdist starts another.
 """
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from .device import (
 )
 from .library import Source, to_ptx
 
+OTHER = 0x7F  # another poison: NaN or a huge number
 BROKEN = 3  # exit status of a process whose CUDA context is broken
 
 Array = np.ndarray[Any, Any]
@@ -63,17 +65,27 @@ class Allocation:
         """Give the memory back."""
         self._card.forget(self)
 
-    def push(self) -> None:
-        """The mirror to the card."""
-        self._memory.set(self._store)
+    def push(self, poison: int) -> None:
+        """The mirror to the card, ``poison`` where nothing was written."""
+        held = self._store.copy()
+        held[GUARD:-GUARD][self.written == 0] = poison
+        self._memory.set(held)
 
-    def pull(self) -> None:
-        """The card's bytes to the mirror; KernelFault where a guard was written to."""
-        found = self._memory.get()
+    def pulled(self) -> Array:
+        """The card's bytes; KernelFault where a guard was written to."""
+        found: Array = self._memory.get()
         if not ((found[:GUARD] == POISON).all() and (found[-GUARD:] == POISON).all()):
             raise KernelFault(Kind.BOUNDS, f"written beside an allocation of {self.nbytes} bytes")
-        self.written |= (found != self._store)[GUARD : GUARD + self.nbytes]
-        self._store[:] = found
+        return found[GUARD:-GUARD]
+
+    def settle(self, first: Array, second: Array) -> None:
+        """Keep what two launches left, on either poison; KernelFault where they differ."""
+        fresh = self.written == 0
+        untouched = fresh & (first == POISON) & (second == OTHER)
+        if (first != second)[~untouched].any():
+            raise KernelFault(Kind.RACE, "two launches wrote different bits")
+        self.written[~untouched] = 1
+        self.bytes[:] = first
 
 
 class LargeAllocation:
@@ -149,20 +161,27 @@ class Card:
         """Load PTX, which the driver compiles."""
         return Module(self, text)
 
-    def settle(self, name: str) -> None:
-        """Wait for the launches and take the memory back; a broken context ends the process."""
+    def run(self, name: str, launch: Callable[[], None]) -> None:
+        """Launch twice and take the memory back."""
+        held = list(self._allocations.values())
+        first = self._launched(name, launch, held, POISON)
+        second = self._launched(name, launch, held, OTHER)
+        for each, one, other in zip(held, first, second, strict=True):
+            each.settle(one, other)
+
+    def _launched(
+        self, name: str, launch: Callable[[], None], held: Sequence[Allocation], poison: int
+    ) -> list[Array]:
+        """What a launch leaves; a broken context ends the process."""
+        for each in held:
+            each.push(poison)
         try:
+            launch()
             self.runtime.deviceSynchronize()
         except self.runtime.CUDARuntimeError as error:
             print(f"{name}: {error}", flush=True)
             os._exit(BROKEN)
-        for each in self._allocations.values():
-            each.pull()
-
-    def prepare(self) -> None:
-        """Copy the memory to the card."""
-        for each in self._allocations.values():
-            each.push()
+        return [each.pulled() for each in held]
 
 
 class Module:
@@ -201,9 +220,7 @@ class Module:
             _argument(argument, parameter)
             for argument, parameter in zip(arguments, parameters, strict=True)
         ]
-        card.prepare()
-        kernel(tuple(grid), tuple(block), given, shared_mem=shared)
-        card.settle(name)
+        card.run(name, lambda: kernel(tuple(grid), tuple(block), given, shared_mem=shared))
 
 
 def _argument(argument: Any, parameter: ptx.Variable) -> Array:

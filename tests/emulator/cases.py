@@ -30,6 +30,7 @@ DTYPES = {
     "f64": np.float64,
     "f16x2": np.uint32,
     "bf16x2": np.uint32,
+    "byte": np.uint32,  # of which the low eight bits are used
     "pred": np.uint32,
 }
 
@@ -79,6 +80,10 @@ def values(kind: str, rng: np.random.Generator) -> Array:
     dtype = np.dtype(DTYPES[kind])
     if kind == "pred":
         return rng.integers(0, 2, THREADS).astype(dtype)
+    if kind == "byte":
+        return rng.permutation(np.r_[np.arange(THREADS - 6), 63, 64, 65, 127, 128, 255]).astype(
+            "u4"
+        )
     if kind in ("f16x2", "bf16x2"):
         halves = rng.standard_normal(2 * THREADS).astype(DTYPES[kind.removesuffix("x2")])
         return halves.view(np.uint32)
