@@ -67,6 +67,7 @@ PASSES = (
 )
 CANDIDATES = tuple(Suite("candidates", *each, cases=DOZEN) for each in TYPES)
 PRODUCTS = (
+    *(Suite("tccg", *each, cases=DOZEN) for each in TYPES),
     *(Suite("tccg", *each) for each in TYPES),
     Suite("tccg", "float32", "TF32", HOPPER),
     Suite("tccg", "bfloat16", environment=HOPPER),

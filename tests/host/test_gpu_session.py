@@ -72,7 +72,7 @@ def test_every_suite_takes_what_the_session_asks_of_it(
     monkeypatch.setattr(command, "gpu", gpu)
     tasks = [each for part in gpu_session.PARTS.values() for each in part(session)]
     suites = [each for each in tasks if each.numbers]
-    assert len(suites) == len({each.name for each in suites}) == 18
+    assert len(suites) == len({each.name for each in suites}) == 22
     for each in suites:
         arguments = each.command[each.command.index("bench") + 1 :]
         with pytest.raises(SystemExit, match="a GPU from here on"):
@@ -184,7 +184,9 @@ def test_tasks_are_chosen_by_part_and_by_the_beginning_of_their_names(
     monkeypatch.setattr(sys, "argv", ["gpu_session.py", *where, "calls", "tccg", "--part", "4"])
     assert gpu_session.main() == 0
     kinds = ("float32", "float64", "float32-TF32", "bfloat16")
-    assert ran == [f"tccg-{each}" for each in (*kinds, "float32-TF32-hopper", "bfloat16-hopper")]
+    dozens = [f"{each}-12-cases" for each in kinds]
+    by_hopper = ("float32-TF32-hopper", "bfloat16-hopper")
+    assert ran == [f"tccg-{each}" for each in (*dozens, *kinds, *by_hopper)]
     assert "tccg-float64" in capsys.readouterr().out
 
 
