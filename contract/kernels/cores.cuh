@@ -235,7 +235,7 @@ struct Cores {
         fetch(slot ^ 1);
         work.tabulate_k(slot, at + 2 * Tile::K);
       }
-      step(storage.stages[slot].a, storage.stages[slot].b);
+      step(storage.stages[slot].a, storage.stages[slot].b, more || left > Tile::K / 2);
       if (more) put(slot ^ 1);
       __syncthreads();
     }
@@ -253,15 +253,22 @@ struct Cores {
     }
   }
 
-  // How many k's are straight code: all, unless reads so far ahead take more registers than there are.
-  static constexpr int UNROLLED = sizeof(Sum) > 8 ? 1 : HAS_CP_ASYNC ? Tile::K / Tile::GROUPS : 2;
+  // Each group of threads has COUNT of a step's k's. How many are straight code: all, unless reads so far ahead take more
+  // registers than there are.
+  static constexpr int COUNT = Tile::K / Tile::GROUPS, HALF = most(1, COUNT / 2);
+  static constexpr int UNROLLED = sizeof(Sum) > 8 ? 1 : HAS_CP_ASYNC ? HALF : 2;
 
-  // sum += a b for the k of one step; each group of threads takes its share of them.
-  __device__ void step(const Sum *a, const Sum *b) {
-    constexpr int COUNT = Tile::K / Tile::GROUPS;
+  // sum += a b for the k of one step. The second half is left out where there are not so many k's.
+  __device__ void step(const Sum *a, const Sum *b, bool whole) {
     a += group * PITCH_A + l * Tile::M + first_m, b += group * PITCH_B + l * Tile::N + first_n;
+    multiply_half(a, b);
+    if (HALF < COUNT && whole)
+      multiply_half(a + HALF * Tile::GROUPS * PITCH_A, b + HALF * Tile::GROUPS * PITCH_B);
+  }
+
+  __device__ void multiply_half(const Sum *a, const Sum *b) {
 #pragma unroll UNROLLED
-    for (int k = 0; k < COUNT; ++k) {
+    for (int k = 0; k < HALF; ++k) {
       Sum x[TM], y[TN];
       read<TM, RUN_M, Tile::LM>(a + k * Tile::GROUPS * PITCH_A, x);
       read<TN, RUN_N, Tile::LN>(b + k * Tile::GROUPS * PITCH_B, y);

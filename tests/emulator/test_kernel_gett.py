@@ -314,6 +314,6 @@ def test_tiles_fit_the_shape(extents: Extents, tiles: tuple[CoreTile, ...], part
         work = workload(made, architecture)
         assert work.extents == extents
         chosen = share(work, architecture)
-        assert chosen.tile in tiles
+        assert chosen.tile.reason in {tile.reason for tile in tiles}
         assert (chosen.parts > 1) is parts
         assert (chosen.parts - 1) * chosen.part_k < extents.k <= chosen.parts * chosen.part_k
