@@ -7,11 +7,11 @@ from math import ceil, prod
 from contract.compute import is_complex, item_size
 from contract.kernels.architectures import Architecture
 from contract.kernels.configurations import (
-    CORE_TILES,
     Arithmetic,
     CoreTile,
     TensorTile,
     Tile,
+    core_tiles,
     tensor_tiles,
 )
 
@@ -144,12 +144,13 @@ def rate(architecture: Architecture, tile: Tile, dtype: str) -> float:
         return architecture.rates.core(dtype)
     arithmetic = tile.arithmetic
     real = 4 if is_complex(dtype) else 1
-    return architecture.rates.tensor(arithmetic.rate) / arithmetic.products / real
+    peak = architecture.rates.tensor(arithmetic.rate) / arithmetic.products
+    return min(peak, arithmetic.issued) / real
 
 
 def tiles(work: Workload, architecture: Architecture) -> Iterator[Tile]:
     """Every tile that serves."""
-    yield from CORE_TILES[max(item_size(work.dtype), 4)]
+    yield from core_tiles(architecture.table, max(item_size(work.dtype), 4))
     size = max(work.a.size, work.b.size)
     for arithmetic in work.arithmetic:
         for tile in tensor_tiles(arithmetic, size, work.dtype):

@@ -23,13 +23,47 @@ def disassembler() -> str:
     return str(found)
 
 
+_LABEL = re.compile(r"\s*(\.L_x_\d+):")
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)([^;]*)")
+
+
 def instructions(cubin: bytes) -> set[str]:
     """The opcodes of a module, modifiers left out."""
+    return {opcode for opcode, _ in _parsed(cubin)[0]}
+
+
+def main_loop(cubin: bytes, unit: str) -> list[str]:
+    """The opcodes of the smallest loop with nearly all instructions ``unit`` that any loop has."""
+    lines, labels = _parsed(cubin)
+    opcodes = [opcode for opcode, _ in lines]
+    loops = []
+    for at, (opcode, operands) in enumerate(lines):
+        target = re.search(r"`\((\.L_x_\d+)\)", operands) if opcode == "BRA" else None
+        if target and labels[target[1]] <= at:
+            loops.append(opcodes[labels[target[1]] : at + 1])
+    most = max(loop.count(unit) for loop in loops)
+    return min((loop for loop in loops if loop.count(unit) > 0.9 * most), key=len)
+
+
+def _parsed(cubin: bytes) -> tuple[list[tuple[str, str]], dict[str, int]]:
+    """Opcodes with what follows them, and before which of them labels stand."""
+    lines: list[tuple[str, str]] = []
+    labels: dict[str, int] = {}
+    for line in _listing(cubin).splitlines():
+        label, instruction = _LABEL.match(line), _INSTRUCTION.search(line)
+        if label:
+            labels[label[1]] = len(lines)
+        elif instruction:
+            lines.append((instruction[1], instruction[2]))
+    return lines, labels
+
+
+def _listing(cubin: bytes) -> str:
+    """What nvdisasm prints."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
         done = subprocess.run(
             [disassembler(), "-c", file.name], capture_output=True, text=True, check=True
         )
-    lines = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)", done.stdout)
-    return set(lines)
+    return done.stdout

@@ -21,6 +21,7 @@ from contract.kernels.configurations import (
     CoreTile,
     HopperTile,
     TensorTile,
+    core_tiles,
 )
 from contract.kernels.elementwise import elementwise_calls
 from contract.kernels.gett import gett_calls
@@ -33,7 +34,7 @@ from contract.planner import make_plan
 from . import nvrtc
 from .device import Device
 from .products import case, modes
-from .sass import DisassemblerMissing, disassembler, instructions
+from .sass import DisassemblerMissing, disassembler, instructions, main_loop
 from .tensor_cases import KINDS, WITH_ALL_TILES, Kind, laid_out, tiles
 
 REGISTERS = 65536  # of a multiprocessor
@@ -107,14 +108,14 @@ def product(dtype: str, tile: CoreTile) -> Build:
     return build
 
 
-def products(dtype: str, size: int, count: int) -> list[Family]:
+def products(dtype: str, size: int, count: int, table: int = 80) -> list[Family]:
     return [
         Family(
             f"product {dtype} {tile.m}x{tile.n}x{tile.k} {tile.reason}",
             product(dtype, tile),
             tile.resident,
         )
-        for tile in CORE_TILES[size][:count]
+        for tile in core_tiles(table, size)[:count]
     ]
 
 
@@ -186,8 +187,8 @@ MOVERS = [
     Family("product complex128", reduction("abc->b", LARGE, "complex128", "mul"), 3),
 ]
 PRODUCTS = [
-    *products("float32", 4, 12),
-    *products("float64", 8, 6),
+    *products("float32", 4, 14),
+    *products("float64", 8, 8),
     *products("complex64", 8, 2),
     *products("complex128", 16, 2),
     *products("float16", 4, 2),
@@ -220,7 +221,8 @@ EVERYWHERE = [*MOVERS[:4], *MOVERS[9:11], *PRODUCTS[:2], *PRODUCTS[12:13]]
 CASES = [
     *((90, family) for family in (*MOVERS, *PRODUCTS)),
     *zip(cycle((80, 100)), EVERYWHERE, strict=False),
-    *((OLDEST, family) for family in (MOVERS[0], MOVERS[9], PRODUCTS[0])),
+    *((OLDEST, family) for family in (MOVERS[0], MOVERS[9])),
+    *((OLDEST, family) for family in products("float32", 4, 6, OLDEST)),
     *TENSOR,
     *((capability, SLICES[0]) for capability in (80, 90, 120)),
     *((90, family) for family in SLICES[-3:]),
@@ -294,6 +296,26 @@ def test_units_are_in_the_machine_code(device: Device, unit: str) -> None:
     kind = next(each for each in KINDS if each[0].unit == unit)
     call = tensor_product(kind, tiles(kind)[2], ("m", "n"))(architecture_of(90))
     assert UNITS[unit] <= instructions(nvrtc.compile_cubin(call.source, "sm_90", FLAGS).code)
+
+
+@pytest.mark.usefixtures("reads_machine_code")
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(
+    ("first", "most"), [((0, 1, 2), 0.15), ((3, 2, 1), 0.18)], ids=["along the tile", "along k"]
+)
+def test_multiply_adds_fill_the_main_loop(
+    device: Device, capability: int, first: tuple[int, ...], most: float
+) -> None:
+    """A third of the other instructions are for the next table of k, which one warp makes."""
+    tile = CORE_TILES[4][0]
+    made = case(modes(l=(1,), m=(1024,), n=(1024,), k=(1024,)), first=first)
+    (call,) = gett_calls(
+        made.plan(), made.step(), architecture_of(capability), Share(tile, 1, 1024)
+    )
+    loop = main_loop(nvrtc.compile_cubin(call.source, f"sm_{capability}", FLAGS).code, "FFMA")
+    assert loop.count("FFMA") == tile.thread_m * tile.thread_n * tile.k
+    assert loop.count("LDGSTS") > 0
+    assert 1 - loop.count("FFMA") / len(loop) < most
 
 
 @pytest.mark.usefixtures("reads_machine_code")
