@@ -325,7 +325,7 @@ struct Staged {
 
 // Copies steps of a factor from memory, WIDTH elements at once: without registers where an access has 4 bytes or more.
 template <class F, class Place, class Order, class Offset, int ROWS, int K, int THREADS>
-struct StepCopier : Accesses<F, ROWS, K, THREADS> {
+struct Copier : Accesses<F, ROWS, K, THREADS> {
   using Access = Accesses<F, ROWS, K, THREADS>;
   using T = typename F::Type;
   using Raw = Vector<T, F::width>;
@@ -338,7 +338,7 @@ struct StepCopier : Accesses<F, ROWS, K, THREADS> {
   Raw raw[DIRECT ? 1 : ITEMS_ROW][DIRECT ? 1 : ITEMS_K];
 
   // ``rows`` has the offsets of all rows of the tile.
-  __device__ StepCopier(const T *origin, const Offset *rows)
+  __device__ Copier(const T *origin, const Offset *rows)
       : to(Place::at(line(this->first_row), this->first_k)) {
 #pragma unroll
     for (int i = 0; i < ITEMS_ROW; ++i) from[i] = this->takes_part ? origin + rows[this->row(i)] : origin;
@@ -580,8 +580,8 @@ struct TensorCores {
   using Columns = Order<Tile::N, Tile::WARPS_N, COLUMN_RUN, 1, 1>;
   using PlaceA = Staged<FA, Tile::ROWS, Tile::K, NEAR>;
   using PlaceB = Staged<FB, Tile::COLUMNS, Tile::K, NEAR>;
-  using CopyA = StepCopier<FA, PlaceA, Rows, Offset, Tile::ROWS, Tile::K, Tile::THREADS>;
-  using CopyB = StepCopier<FB, PlaceB, Columns, Offset, Tile::COLUMNS, Tile::K, Tile::THREADS>;
+  using CopyA = Copier<FA, PlaceA, Rows, Offset, Tile::ROWS, Tile::K, Tile::THREADS>;
+  using CopyB = Copier<FB, PlaceB, Columns, Offset, Tile::COLUMNS, Tile::K, Tile::THREADS>;
   using ReadA = Reader<FA, Unit, Compute, PlaceA, Rows, NEAR, true>;
   using ReadB = Reader<FB, Unit, Compute, PlaceB, Columns, NEAR, false>;
   using RowsOfA = typename ReadA::Fragments[ReadA::AT_ONCE];
