@@ -572,6 +572,9 @@ struct TensorCores {
   static constexpr int PLANES = is_complex<Compute> ? 2 : 1, OWNERS = Tile::THREADS, APART = Tile::APART;
   static constexpr int TM = Tile::WARP_M / 16, TN = Tile::WARP_N / 8;
   static_assert(Tile::K % Unit::K == 0);
+  // Products of float64 take so long that other warps hide the reads between them; the registers to read ahead are
+  // those of a second block.
+  static constexpr int UNROLLED = sizeof(Partial) == 8 ? 1 : Tile::K / Unit::K;
 
   // Where the k's of a row have 32 bytes, ldmatrix can read them: in its order.
   static constexpr bool BY_MATRICES = sizeof(TA) == sizeof(TB) && Unit::PER * sizeof(TA) == 8 && sizeof(TA) <= 4;
@@ -737,7 +740,7 @@ struct TensorCores {
   // ``left`` k's of the step are in the tensor.
   template <bool GUARDED>
   __device__ void step(const Stage &stage, const ReadA &read_a, const ReadB &read_b, int left) {
-#pragma unroll
+#pragma unroll UNROLLED
     for (int k = 0; k < Tile::K; k += Unit::K) {
       ColumnsOfB b;
       read<GUARDED>(stage.b, read_b, k, left, b);

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 
@@ -34,15 +35,43 @@ def instructions(cubin: bytes) -> set[str]:
 
 def main_loop(cubin: bytes, unit: str) -> list[str]:
     """The opcodes of the smallest loop with nearly all instructions ``unit`` that any loop has."""
+    found = loops(cubin)
+    most = max(loop.count(unit) for loop in found)
+    return next(loop for loop in found if loop.count(unit) > 0.9 * most)
+
+
+def loops(cubin: bytes) -> list[list[str]]:
+    """The opcodes of every loop, the smallest loop first."""
     lines, labels = _parsed(cubin)
     opcodes = [opcode for opcode, _ in lines]
-    loops = []
+    found = []
     for at, (opcode, operands) in enumerate(lines):
         target = re.search(r"`\((\.L_x_\d+)\)", operands) if opcode == "BRA" else None
         if target and labels[target[1]] <= at:
-            loops.append(opcodes[labels[target[1]] : at + 1])
-    most = max(loop.count(unit) for loop in loops)
-    return min((loop for loop in loops if loop.count(unit) > 0.9 * most), key=len)
+            found.append(opcodes[labels[target[1]] : at + 1])
+    return sorted(found, key=len)
+
+
+def wide_stores(cubin: bytes) -> tuple[int, int]:
+    """From the first to the last store of 8 bytes or more, where most follow without a branch:
+    instructions, and bytes.
+    """
+    lines, labels = _parsed(cubin)
+    ends = [at + 1 for at, (opcode, _) in enumerate(lines) if opcode in ("BRA", "EXIT")]
+    cuts = sorted({0, *ends, *labels.values(), len(lines)})
+    blocks = [_stores(lines, start, end) for start, end in pairwise(cuts)]
+    first, *others = most = max(blocks, key=len)
+    return most[-1][0] - first[0], sum(size for _, size in others)
+
+
+def _stores(lines: list[tuple[str, str]], start: int, end: int) -> list[tuple[int, int]]:
+    """Where instructions store, and how many bytes: 8 or 16."""
+    sizes = {".E.64": 8, ".E.128": 16}
+    return [
+        (at, sizes[modifiers])
+        for at in range(start, end)
+        if lines[at][0] == "STG" and (modifiers := lines[at][1].split()[0]) in sizes
+    ]
 
 
 def _parsed(cubin: bytes) -> tuple[list[tuple[str, str]], dict[str, int]]:
