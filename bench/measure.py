@@ -178,12 +178,12 @@ def checked_call(run: Run, reference: Reference, packed: bool, device: Device) -
 
     try:
         spent = host_seconds(call, 1)
-        found = device.numpy(results.pop())
+        found = results.pop()
+        distance = reference.error_of(device.wide(found))
     except Exception as error:
         return Outcome(nan, failure=described(error))
-    distance = reference.error_of(found)
     failure = reference.verdict(distance)
-    if not failure and packed and not found.flags.f_contiguous:
+    if not failure and packed and not device.is_packed(found):
         failure = "the result is not packed column-major"
     return Outcome(spent, error=distance, failure=failure)
 

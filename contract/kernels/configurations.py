@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from contract.compute import item_size
-
 __all__ = [
     "CORE_TILES",
     "ELEMENTWISE",
@@ -149,21 +147,21 @@ class TensorTile:
         return 32 * self.l * self.warps_m * self.warps_n
 
     def run(self, size: int) -> int:
-        """Sums of ``size`` bytes side by side along m: in shared memory there are always enough."""
-        return 16 // size if size > 1 else 8
+        """Rows of a thread, of any ``size``: which rows of D they are can be chosen.
+
+        More than 4 fragments at once would take the registers of a second block.
+        """
+        rows = self.m // self.warps_m // 8
+        return rows if self.resident == 1 else min(rows, 4)
 
     @property
-    def type_name(self) -> str:
-        """The tile in tensor.cuh."""
-        sides = (self.l, self.m, self.n, self.k, self.warps_m, self.warps_n, self.stages)
-        return f"TensorTile<{', '.join(map(str, sides))}>"
+    def depth(self) -> int:
+        """k's whose offsets are in tables: of steps that a thread each makes the offset of a k."""
+        return 2 * self.k * max(self.stages, self.threads // self.k)
 
-    def storage(self, size_a: int, size_b: int, dtype: str) -> int:
-        """Bytes of shared memory for the steps, or for sums on their way to D."""
-        step = self.l * self.k * (self.m * size_a + self.n * size_b)
-        size = max(item_size(dtype), 4)
-        warp = 8 * (self.m // self.warps_m * size + 16)
-        return max(self.stages * step, self.l * self.warps_m * self.warps_n * warp)
+    def storage(self, size_a: int, size_b: int) -> int:
+        """Bytes of shared memory for the steps."""
+        return self.stages * self.l * self.k * (self.m * size_a + self.n * size_b)
 
 
 Tile = CoreTile | TensorTile

@@ -152,6 +152,7 @@ struct Cores {
   static constexpr int TM = Tile::TM, TN = Tile::TN;
   static constexpr int RUN_M = least(TM, 16 / (int)sizeof(Sum)), RUN_N = least(TN, 16 / (int)sizeof(Sum));
   static constexpr int OWNERS = Tile::GROUP, TABLES = 2;  // threads that have sums in the end; tables of k
+  static constexpr int APART = 1;                         // rows of a tile between neighbours in D
 
   static constexpr int PITCH_A = PITCH<Sum, Tile::ROWS>, PITCH_B = PITCH<Sum, Tile::COLUMNS>;
 
@@ -191,20 +192,26 @@ struct Cores {
       for (int j = 0; j < TN; ++j) body(sum[i][j], i * TN + j);
   }
 
-  // body(l, m, n, sums) for WIDTH sums side by side along m, for all that the thread has.
-  template <int WIDTH, class Body>
-  __device__ void each_run(Storage &, const Body &body) const {
+  // body(row, column, sums) for WIDTH sums side by side along m, for all that the thread has; ``row_at`` and
+  // ``column_at`` say what is known of the first row and of the column.
+  template <int WIDTH, class RowAt, class ColumnAt, class Body>
+  __device__ void each_run(const RowAt &row_at, const ColumnAt &column_at, const Body &body) const {
     static_assert(WIDTH <= RUN_M);
     if (group) return;
+    decltype(column_at(0)) columns[TN];
 #pragma unroll
-    for (int j = 0; j < TN; ++j)
+    for (int j = 0; j < TN; ++j) columns[j] = column_at(l * Tile::N + n(j));
 #pragma unroll
-      for (int i = 0; i < TM; i += WIDTH) {
+    for (int i = 0; i < TM; i += WIDTH) {
+      const auto row = row_at(l * Tile::M + m(i));
+#pragma unroll
+      for (int j = 0; j < TN; ++j) {
         Vector<Sum, WIDTH> run;
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e) run.at[e] = sum[i + e][j];
-        body(l, m(i), n(j), run);
+        body(row, columns[j], run);
       }
+    }
   }
 
   // The products of all k of the work; the sums are those of group 0.

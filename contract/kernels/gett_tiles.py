@@ -133,8 +133,8 @@ def resident(work: Workload, tile: Tile, architecture: Architecture) -> int:
     """Blocks that a multiprocessor has beside each other; 0 where not one fits."""
     if isinstance(tile, CoreTile):
         return tile.resident
-    size = tile.storage(work.a.size, work.b.size, work.dtype)
-    tables = 32 * tile.l * (tile.m + tile.n)
+    size = tile.storage(work.a.size, work.b.size)
+    tables = 32 * tile.l * (tile.m + tile.n) + 16 * tile.depth
     return min(tile.resident, architecture.shared // (size + tables + 1024))
 
 

@@ -9,7 +9,7 @@ from contract.compute import ComputeType, is_complex, item_size
 from contract.kernels.architectures import Architecture
 from contract.kernels.arithmetic import arithmetic
 from contract.kernels.call import Memory, Pointer
-from contract.kernels.configurations import Tile
+from contract.kernels.configurations import CoreTile, Tile
 from contract.kernels.gett_tiles import MOST_SIDE, Access, Extents, Workload
 from contract.kernels.loops import NARROW, Dimension, fused
 from contract.kernels.names import operator_name, type_name
@@ -26,6 +26,7 @@ __all__ = [
     "Held",
     "Problem",
     "Tensor",
+    "Written",
     "addend_type",
     "by_stride",
     "exchanged",
@@ -34,7 +35,7 @@ __all__ = [
     "oriented",
     "problem_of",
     "vector_width",
-    "written_width",
+    "written",
 ]
 
 D, A, B, C = range(4)  # the order of strides in a loop
@@ -337,9 +338,53 @@ def factor_type(problem: Problem, at: int, rows: int, k: int) -> str:
     )
 
 
-def written_width(problem: Problem, tile: Tile) -> int:
-    """Elements of D written at once: side by side where a thread has them."""
-    return vector_width(problem, problem.d, D, problem.m, tile.run(item_size(problem.dtype)))
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How a thread writes D: ``width`` elements at once, ``apart`` rows of the tile between them.
+
+    Of the rows between, ``lanes`` are in lanes side by side.
+    """
+
+    width: int
+    apart: int = 1
+    lanes: int = 1
+
+
+def written(problem: Problem, tile: Tile) -> Written:
+    """Elements of D side by side where a thread has them, as rows or ``apart`` rows from another.
+
+    Rows are apart where those of A lie side by side first, a power of 2 of them, and D's next.
+    """
+    most, m, d = _rows_beside(problem, tile), problem.m, problem.d
+    width = vector_width(problem, d, D, m, most)
+    apart = m[0].extent if m else 1
+    if width > 1 or len(m) < 2 or isinstance(tile, CoreTile) or apart & (apart - 1):
+        return Written(width)
+    width = vector_width(problem, d, D, m[1:], max(1, min(most, tile.m // apart)))
+    return Written(width, apart, _lanes(problem, tile, width, apart)) if width > 1 else Written(1)
+
+
+def _rows_beside(problem: Problem, tile: Tile) -> int:
+    """Rows of a thread that may lie side by side in D.
+
+    Rows of A that lie side by side are read at once: where they are rounded in their registers,
+    two of them are those that one instruction wants together.
+    """
+    most = tile.run(item_size(problem.dtype))
+    if isinstance(tile, CoreTile) or not _is_along_tile(problem, A, problem.m):
+        return most
+    rounded = problem.a.size == 4 and tile.arithmetic.products == 1
+    return min(most, 2) if rounded else most
+
+
+def _lanes(problem: Problem, tile: Tile, width: int, apart: int) -> int:
+    """Rows of A side by side among eight lanes: the others complete sectors of D.
+
+    16-bit elements are turned eight at once on their way to the fragments.
+    """
+    sector = SECTOR_BYTES // (width * problem.d.size)
+    together = 1 if problem.a.size == 2 else max(1, min(sector, tile.m // (width * apart)))
+    return min(apart, 8 // together)
 
 
 def addend_type(problem: Problem, width: int) -> str:
