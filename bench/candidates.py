@@ -63,7 +63,10 @@ def contest(work: Work, choice: Choice) -> Case:
     return Case(
         facts_of(work, operands, path),
         runs,
-        partial(reference_of, work.text, operands, work.seed, choice.compute),
+        partial(
+            *(reference_of, work.text, operands, work.seed, choice.compute),
+            *(choice.device, placed[0]),
+        ),
         packed=True,
         predictions={name: prediction(plan) for name, plan in plans.items()},
     )

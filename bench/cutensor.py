@@ -4,6 +4,7 @@ Through CuPy's binding of cuTENSOR's C interface. cupyx.cutensor is not used: it
 that arrays are aligned to one element only, and plans may depend on that.
 """
 
+import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -17,6 +18,8 @@ from bench.reference import Path, split
 from contract.compute import ComputeType, accumulator
 
 ALIGNMENT = 256
+LIBRARY = "libcutensor.so.2"
+SPELLED = {"COMPUTE_DESC_3XTF32": "COMPUTE_DESC_3xTF32"}  # as CuPy has them
 Execute = Callable[..., None]  # inputs, then the output
 Tensor = tuple[Any, str]  # an array and its modes
 
@@ -67,12 +70,9 @@ class Cutensor:
     def allow(self, compute: ComputeType | None) -> None:
         """Let the contractions to come be as inaccurate as ``compute``; None: the default.
 
-        ImportError where the binding has no such compute type.
+        ImportError where cuTENSOR has no such compute type.
         """
-        name = None if compute is None else f"COMPUTE_DESC_{compute.value}"
-        if name and not hasattr(self._api, name):
-            raise ImportError(f"CuPy's binding of cuTENSOR has no {name}")
-        self._allowed = getattr(self._api, name) if name else None
+        self._allowed = None if compute is None else _descriptor(self._api, compute)
 
     def product(self, text: str, operands: Sequence[Any], path: Path | None) -> Run:
         """The expression step by step, each result column-major."""
@@ -184,6 +184,19 @@ class Cutensor:
             *(self._types[x.dtype.name], alignment),
         )
         return made
+
+
+def _descriptor(api: Any, compute: ComputeType) -> int:
+    """Of a compute type: CuPy's constant, else the library's own variable."""
+    name = f"COMPUTE_DESC_{compute.value}"
+    found: int | None = getattr(api, SPELLED.get(name, name), None)
+    if found is None:
+        try:
+            found = ctypes.c_void_p.in_dll(ctypes.CDLL(LIBRARY), f"CUTENSOR_{name}").value
+        except (OSError, ValueError) as error:
+            raise ImportError(f"cuTENSOR has no {name}: {error}") from error
+    assert found is not None
+    return found
 
 
 def _scalars(dtype: np.dtype[Any]) -> Scalars:

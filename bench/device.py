@@ -67,6 +67,16 @@ class Device(Protocol):
     def numpy(self, x: Any) -> Array:
         """A result on the host, column-major if it was."""
 
+    def wide(self, x: Any) -> Any:
+        """An array of the device, or a result of a peer, in double precision.
+
+        What comes out computes where the device can do it: operators, ``abs``, ``max``, ``mean``
+        and ``clip`` apply to it, and so does opt_einsum.
+        """
+
+    def is_packed(self, x: Any) -> bool:
+        """Whether a result is column-major without gaps."""
+
     def wait(self) -> None:
         """Return when all work is done."""
 
@@ -114,6 +124,12 @@ class Host:
 
     def numpy(self, x: Any) -> Array:
         return np.asarray(x)
+
+    def wide(self, x: Any) -> Array:
+        return np.asarray(x, np.complex128 if np.iscomplexobj(x) else np.float64)
+
+    def is_packed(self, x: Any) -> bool:
+        return bool(np.asarray(x).flags.f_contiguous)
 
     def wait(self) -> None:
         """A call that has returned is done."""

@@ -45,6 +45,7 @@ class Gpu:
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
+        self._torch = torch_there()
         self._device = cupy.cuda.Device()
         self._properties = cupy.cuda.runtime.getDeviceProperties(self._device.id)
         self.handle = contract.Handle(device=self._device.id)
@@ -57,10 +58,21 @@ class Gpu:
         return self._cupy.lib.stride_tricks.as_strided(base, x.shape, x.strides)
 
     def numpy(self, x: Any) -> Array:
-        if str(x.dtype) == "torch.bfloat16":  # which CuPy does not read
-            x = x.float()
         found: Array = self._cupy.asarray(x).get(order="A")
         return found
+
+    def wide(self, x: Any) -> Any:
+        """On the GPU where PyTorch is there to compute with it, else on the host."""
+        torch = self._torch
+        if torch is None:
+            return HOST.wide(x if isinstance(x, np.ndarray | np.generic) else self.numpy(x))
+        found = x if isinstance(x, torch.Tensor) else tensor_of(torch, x)
+        return found.to(torch.complex128 if found.is_complex() else torch.float64)
+
+    def is_packed(self, x: Any) -> bool:
+        if self._torch is not None and isinstance(x, self._torch.Tensor):
+            return bool(x.permute(*range(x.ndim)[::-1]).is_contiguous())
+        return bool(x.flags.f_contiguous)
 
     def wait(self) -> None:
         self._device.synchronize()
@@ -91,6 +103,8 @@ class Gpu:
 
     def release(self) -> None:
         self._cupy.get_default_memory_pool().free_all_blocks()
+        if self._torch is not None:
+            self._torch.cuda.empty_cache()
 
     def lost(self) -> bool:
         try:
@@ -165,6 +179,22 @@ class Gpu:
         values = np.random.default_rng(seed).uniform(-1, 1, 1 << 20)
         block = values.view("c16") if np.dtype(dtype).kind == "c" else values
         return self._cupy.asarray(np.resize(block.astype(dtype), tuple(shape)))
+
+
+def torch_there() -> Any:
+    """PyTorch where it is installed and sees a GPU, else None."""
+    try:
+        torch = import_module("torch")
+    except ImportError:
+        return None
+    return torch if torch.cuda.is_available() else None
+
+
+def tensor_of(torch: Any, x: Any) -> Any:
+    """A CuPy array's memory; bfloat16 as integers, for DLPack may not know it."""
+    if x.dtype == "bfloat16":
+        return torch.from_dlpack(x.view("int16")).view(torch.bfloat16)
+    return torch.from_dlpack(x)
 
 
 def products_of(dtype: str, compute: ComputeType | None) -> str:

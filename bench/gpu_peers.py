@@ -7,6 +7,7 @@ from typing import Any
 
 from bench.cutensor import Cutensor
 from bench.device import Run
+from bench.gpu import tensor_of
 from bench.library import Library, along, axes_of, packed
 from bench.reference import Path
 from contract.compute import ComputeType
@@ -47,11 +48,7 @@ def _torch() -> Library:
         products.allow_fp16_reduced_precision_reduction = compute is ComputeType.F16
         products.allow_bf16_reduced_precision_reduction = compute is ComputeType.BF16
 
-    def tensor(x: Any) -> Any:
-        """The array's memory; bfloat16 as integers, for DLPack may not know it."""
-        if x.dtype == "bfloat16":
-            return torch.from_dlpack(x.view("int16")).view(torch.bfloat16)
-        return torch.from_dlpack(x)
+    tensor = partial(tensor_of, torch)
 
     def product(text: str, operands: Sequence[Any], path: Path | None) -> Run:
         return along(torch.einsum, text, [tensor(x) for x in operands], path)

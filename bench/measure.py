@@ -149,9 +149,9 @@ def measure(case: Case, ceilings: Ceilings | None, repeat: int, device: Device =
     firsts = {name: check(run) for name, run in case.runs.items()}
     right = {name: case.runs[name] for name, each in firsts.items() if not each.failure}
     timed = right if case.floor is None else {**right, FLOOR: case.floor}
-    samples = interleaved(timed, repeat, case.short, device) if repeat else {}
+    samples, failed = interleaved(timed, repeat, case.short, device) if repeat else ({}, {})
     floor = tuple(samples.pop(FLOOR, ()))
-    lasts = {name: check(run) for name, run in right.items()}
+    lasts = {name: failed.get(name) or check(run) for name, run in right.items()}
     outcomes = {
         name: whole(each, samples.get(name, ()), lasts[name]) if name in right else each
         for name, each in firsts.items()
@@ -178,12 +178,12 @@ def checked_call(run: Run, reference: Reference, packed: bool, device: Device) -
 
     try:
         spent = host_seconds(call, 1)
-        found = device.numpy(results.pop())
+        found = results.pop()
+        distance = reference.error_of(device.wide(found))
     except Exception as error:
         return Outcome(nan, failure=described(error))
-    distance = reference.error_of(found)
     failure = reference.verdict(distance)
-    if not failure and packed and not found.flags.f_contiguous:
+    if not failure and packed and not device.is_packed(found):
         failure = "the result is not packed column-major"
     return Outcome(spent, error=distance, failure=failure)
 
@@ -195,24 +195,36 @@ def described(error: Exception) -> str:
 
 def interleaved(
     runs: Mapping[str, Run], repeat: int, short: bool, device: Device
-) -> dict[str, list[float]]:
-    """``repeat`` samples of seconds per call for each run, taken in turn.
+) -> tuple[dict[str, list[float]], dict[str, Outcome]]:
+    """``repeat`` samples of seconds per call for each run, taken in turn, and what failed.
 
     Before each, the threads of the one before go to sleep; where calls are quick, untimed ones
-    wake the processor and their own threads.
+    wake the processor and their own threads. A run that fails is not called again.
     """
     clock = device.call_clock if short else device.clock
     batched = short or device.batched
-    counts = {name: calls_for(run, clock) if batched else 1 for name, run in runs.items()}
+    counts: dict[str, int] = {}
     samples: dict[str, list[float]] = {name: [] for name in runs}
+    failed: dict[str, Outcome] = {}
+
+    def sample(name: str, run: Run) -> None:
+        if name not in counts:
+            counts[name] = calls_for(run, clock) if batched else 1
+        if not batched:
+            sleep(SETTLED)
+            if not samples[name] or samples[name][-1] < SETTLED:
+                wake(run)
+        samples[name].append(clock(run, counts[name]))
+
     for _ in range(repeat):
         for name, run in runs.items():
-            if not batched:
-                sleep(SETTLED)
-                if not samples[name] or samples[name][-1] < SETTLED:
-                    wake(run)
-            samples[name].append(clock(run, counts[name]))
-    return samples
+            if name in failed:
+                continue
+            try:
+                sample(name, run)
+            except Exception as error:
+                failed[name] = Outcome(nan, failure=described(error))
+    return samples, failed
 
 
 def wake(run: Run) -> None:

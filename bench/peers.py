@@ -5,7 +5,7 @@ is measured. Libraries are imported only when they are named.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import Any, Literal
@@ -17,6 +17,7 @@ import contract
 from bench import gpu_peers
 from bench.device import Run
 from bench.library import Library, along, axes_of, packed
+from bench.measure import described
 from bench.reference import Path, split
 from contract.compute import ComputeType
 from contract.run.workers import usable_cores
@@ -60,7 +61,8 @@ def find_peers(
 ) -> Peers:
     """The peers with these names, imported now and told the compute type.
 
-    SystemExit for a name that is not known.
+    One that cannot be had for whatever reason is missing: it ends nothing. SystemExit for a name
+    that is not known.
     """
     known = PEERS[device]
     found, missing = {}, {}
@@ -73,10 +75,28 @@ def find_peers(
                 raise ImportError(f"it has no {dtype}")
             if library.allow:
                 library.allow(compute)
-            found[name] = library
+            found[name] = replace(library, product=deferred(library.product))
         except ImportError as error:
             missing[name] = str(error)
+        except Exception as error:
+            missing[name] = described(error)
     return Peers(found, missing)
+
+
+def deferred(bind: Binder) -> Binder:
+    """The same; a call that it refuses to bind is bound to the error, which counts as its own."""
+
+    def bound(text: str, operands: Sequence[Any], path: Path | None) -> Run:
+        try:
+            return bind(text, operands, path)
+        except Exception as error:
+            return partial(fail, error)
+
+    return bound
+
+
+def fail(error: Exception) -> None:
+    raise error
 
 
 def contestants(

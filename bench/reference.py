@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import opt_einsum
 
-from bench.device import Array
-from contract.compute import ComputeType, Family, rule, unit_roundoff
+from bench.device import HOST, Array, Device
+from contract.compute import ComputeType, Family, is_complex, rule, unit_roundoff
 
 Path = Sequence[tuple[int, ...]]
+Wide = Any  # an array in double precision, of NumPy or as Device.wide makes it
 
 SAMPLED_ENTRIES = 16
 GROSS = 16
@@ -31,18 +32,18 @@ class Reference:
     extended precision: above the tolerance nothing can be judged.
     """
 
-    values: Array
-    scale: float | Array
+    values: Wide
+    scale: float | Wide
     tolerance: float
     doubt: float = 0.0
 
-    def error_of(self, found: Array) -> float:
-        """The error of a result; infinite for a wrong shape."""
-        if found.shape != self.values.shape:
+    def error_of(self, found: Wide) -> float:
+        """The error of a result in double precision; infinite for a wrong shape."""
+        if tuple(found.shape) != tuple(self.values.shape):
             return inf
-        if not found.size:
+        if not prod(found.shape):
             return 0.0
-        return float(np.max(np.abs(found - self.values) / self.scale))
+        return float((abs(found - self.values) / self.scale).max())
 
     def verdict(self, error: float) -> str:
         """Why a result with this error does not count; empty for a right one."""
@@ -53,15 +54,22 @@ class Reference:
         return ""
 
 
-def exactly(values: Array) -> Reference:
+def exactly(values: Wide) -> Reference:
     """The reference of pure data movement: not a bit may differ."""
     return Reference(values, scale=1.0, tolerance=0.0)
 
 
 def reference_of(
-    text: str, operands: Sequence[Array], seed: int = 0, compute: ComputeType | None = None
+    text: str,
+    operands: Sequence[Array],
+    seed: int = 0,
+    compute: ComputeType | None = None,
+    device: Device = HOST,
+    placed: Sequence[Any] = (),
 ) -> Reference:
     """The expression by opt_einsum in double precision, checked in extended precision.
+
+    ``placed`` are the operands on ``device``, which computes the values.
 
     Narrower data is held to double precision everywhere. Double-precision data is held to an
     evaluation that shares no code with ours, itself held to extended precision at SAMPLED_ENTRIES
@@ -71,27 +79,27 @@ def reference_of(
     is promised for each element, which must not be more than the size of the result / GROSS: for
     long sums in 16 bits nothing is promised. Else it is relative to the size of the result.
     """
-    wide = [x.astype("c16" if np.iscomplexobj(x) else "f8", copy=False) for x in operands]
+    wide = [device.wide(x) for x in placed or operands]
     path = opt_einsum.contract_path(text, *operands, optimize="auto")[1]
-    values = np.asarray(opt_einsum.contract(text, *wide, optimize=path.path), order="F")
+    values = device.wide(opt_einsum.contract(text, *wide, optimize=path.path))
     summed = [prod(path.size_dict[x] for x in step[1]) for step in path.contraction_list]
-    largest = float(np.max(np.abs(values), initial=0.0))
+    largest = float(abs(values).max()) if prod(values.shape) else 0.0
     size = max(largest, expected_size(text, wide)) or 1.0
-    scale: float | Array
+    scale: float | Wide
     if compute is None and operands[0].dtype.name not in HALVES:
         scale, tolerance = size, tolerance_for(operands[0].dtype, summed)
     else:
-        sizes = opt_einsum.contract(text, *map(np.abs, wide), optimize=path.path)
+        sizes = opt_einsum.contract(text, *map(abs, wide), optimize=path.path)
         types = [x.dtype.name for x in operands]
-        bound = promised(types, values, np.asarray(sizes), prod(summed), compute)
-        scale, tolerance = np.minimum(bound, size / GROSS), 1.0
+        bound = promised(types, values, device.wide(sizes), prod(summed), compute)
+        scale, tolerance = bound.clip(max=size / GROSS), 1.0
     doubt = sampled_error(text, operands, values, path.path, seed, scale)
     return Reference(values, scale, tolerance, doubt)
 
 
 def promised(
-    types: Sequence[str], values: Array, sizes: Array, terms: int, compute: ComputeType | None
-) -> Array:
+    types: Sequence[str], values: Wide, sizes: Wide, terms: int, compute: ComputeType | None
+) -> Wide:
     """The bound of README, Compute types, for each element of an expression of ``types``.
 
     With ``terms`` in a sum, and ``sizes`` for sum|A||B|. Every product after the first adds its
@@ -102,9 +110,9 @@ def promised(
     assert kept.sum_roundoff is not None
     products = max(len(types) - 1, 1)
     each = 2 * products * kept.input_roundoff + (terms + 2 * products) * kept.sum_roundoff
-    bound = each * sizes + 2 * unit_roundoff(types[0]) * np.abs(values)
-    factor = 4 if np.iscomplexobj(values) else 1
-    return np.asarray(factor * bound + SMALLEST.get(types[0], 2.0**-126))
+    bound = each * sizes + 2 * unit_roundoff(types[0]) * abs(values)
+    factor = 4 if any(map(is_complex, types)) else 1
+    return factor * bound + SMALLEST.get(types[0], 2.0**-126)
 
 
 def tolerance_for(dtype: np.dtype[Any], summed: Sequence[int]) -> float:
@@ -116,17 +124,17 @@ def tolerance_for(dtype: np.dtype[Any], summed: Sequence[int]) -> float:
     return float(np.finfo(dtype).eps) * (16 + 4 * sum(map(sqrt, summed)))
 
 
-def expected_size(text: str, operands: Sequence[Array]) -> float:
+def expected_size(text: str, operands: Sequence[Wide]) -> float:
     """sqrt(terms of one sum) * product of the operands' root mean squares."""
     terms, output = split(text)
     extents = extents_of(terms, operands)
     summed = prod(n for label, n in extents.items() if label not in output)
-    return sqrt(summed) * prod(root_mean_square(distinct(x)) for x in operands)
+    return sqrt(summed) * prod(map(root_mean_square, operands))
 
 
-def root_mean_square(x: Array) -> float:
+def root_mean_square(x: Wide) -> float:
     """sqrt(mean |x|^2)."""
-    return float(np.linalg.norm(x.ravel(order="K"))) / sqrt(x.size) if x.size else 0.0
+    return sqrt(float((abs(x) ** 2).mean())) if prod(x.shape) else 0.0
 
 
 def distinct(x: Array) -> Array:
@@ -137,20 +145,23 @@ def distinct(x: Array) -> Array:
 def sampled_error(
     text: str,
     operands: Sequence[Array],
-    values: Array,
+    values: Wide,
     path: Path,
     seed: int,
-    scale: float | Array = 1.0,
+    scale: float | Wide = 1.0,
 ) -> float:
     """max(|values - exact| / scale) over random entries, exact in extended precision."""
-    if not values.size:
+    if not prod(values.shape):
         return 0.0
     rng = np.random.default_rng(seed)
-    count = min(SAMPLED_ENTRIES, values.size)
+    count = min(SAMPLED_ENTRIES, prod(values.shape))
     entries = [tuple(int(rng.integers(n)) for n in values.shape) for _ in range(count)]
-    scales = np.broadcast_to(scale, values.shape)
-    errors = (abs(entry(text, operands, path, at) - values[at]) / scales[at] for at in entries)
-    return float(np.max(list(errors)))
+    errors = [
+        abs(entry(text, operands, path, at) - values[at].item())
+        / (scale if isinstance(scale, float) else scale[at].item())
+        for at in entries
+    ]
+    return float(np.max(errors))
 
 
 def entry(text: str, operands: Sequence[Array], path: Path, at: Sequence[int]) -> Any:
@@ -172,7 +183,7 @@ def split(text: str) -> tuple[list[str], str]:
     return inputs.split(","), output
 
 
-def extents_of(terms: Sequence[str], operands: Sequence[Array]) -> Mapping[str, int]:
+def extents_of(terms: Sequence[str], operands: Sequence[Wide]) -> Mapping[str, int]:
     """The extent of each label."""
     return {
         label: n

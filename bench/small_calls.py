@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 
 import contract
+from bench.device import HOST
 from bench.gpu import Gpu, gpu
 from bench.suites import column_major
+from contract.compute import accumulator, unit_roundoff
 
 Call = Callable[..., Any]
-DTYPES = ("float32", "float64", "complex64")
+DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+ROUNDINGS = 300  # of the type of sums, in one result
 CUBE = ((33, 34, 35),)
 CALLS: tuple[tuple[Call, str, tuple[tuple[int, ...], ...]], ...] = (
     (contract.permute, "abc->cab", CUBE),
@@ -32,6 +35,20 @@ CALLS: tuple[tuple[Call, str, tuple[tuple[int, ...], ...]], ...] = (
     (contract.contract, "a,b->ab", ((33,), (65,))),
     (contract.contract, "ab,ba,a->ab", ((33, 34), (34, 33), (33,))),
 )
+# Compute types with units or splits of their own, and to what they may round.
+COMPUTE = (
+    ("float32", "TF32", 2.0**-11),
+    ("float32", "3XTF32", 2.0**-22),
+    ("float32", "16BF", 2.0**-8),
+    ("float32", "16F", 2.0**-11),
+    ("float32", "9X16BF", 2.0**-23),
+    ("float32", "4X16F", 2.0**-21),
+    ("float64", "8XINT8", 2.0**-53),
+    ("complex64", "TF32", 2.0**-11),
+    ("complex128", "8XINT8", 2.0**-53),
+)
+PRODUCT = (contract.contract, "dbea,ec->abcd", ((9, 12, 40, 11), (40, 21)))
+LARGE = (contract.contract, "ki,kj->ij", ((520, 264), (520, 392)))  # for TMA and wgmma
 
 
 def main() -> int:
@@ -39,22 +56,38 @@ def main() -> int:
     device = gpu()
     # Without its pool every array ends where its memory ends, so that a checker sees the edge.
     import_module("cupy").cuda.set_allocator(None)
-    found = [(each, dtype, error(device, *each, dtype)) for dtype in DTYPES for each in CALLS]
+    asked = [(each, dtype, "", unit_roundoff(dtype)) for dtype in DTYPES for each in CALLS]
+    asked += [(PRODUCT, *each) for each in COMPUTE]
+    asked += [(LARGE, dtype, "", unit_roundoff(dtype)) for dtype in ("float16", "bfloat16")]
+    asked += [(LARGE, "float32", "TF32", 2.0**-11)]
     wrong = [
-        f"{call.__name__} {text} {dtype}: relative error {size:.1e}"
-        for (call, text, _), dtype, size in found
-        if not size <= 1e3 * np.finfo(dtype).eps
+        f"{' '.join((each[0].__name__, each[1], dtype, compute)).rstrip()}: error {size:.1e}"
+        for each, dtype, compute, rounding in asked
+        if not (size := error(device, *each, dtype, compute)) <= tolerance(dtype, rounding)
     ]
     print("\n".join(wrong) or "right")
     return 1 if wrong else 0
 
 
-def error(device: Gpu, call: Call, text: str, shapes: Sequence[Sequence[int]], dtype: str) -> float:
+def tolerance(dtype: str, rounding: float) -> float:
+    """Of an error relative to the largest result, where inputs and results may be rounded so."""
+    return 4 * rounding + ROUNDINGS * unit_roundoff(accumulator(dtype))
+
+
+def error(
+    device: Gpu,
+    call: Call,
+    text: str,
+    shapes: Sequence[Sequence[int]],
+    dtype: str,
+    compute: str = "",
+) -> float:
     """max |found - exact| / max |exact|."""
     rng = np.random.default_rng(0)
     operands = [column_major(rng, shape, dtype) for shape in shapes]
-    found = device.numpy(call(text, *map(device.array, operands)))
-    exact = np.einsum(text, *(x.astype(np.result_type(dtype, "f8")) for x in operands))
+    more = {"compute_type": compute} if compute else {}
+    found = HOST.wide(device.numpy(call(text, *map(device.array, operands), **more)))
+    exact = np.einsum(text, *map(HOST.wide, operands))
     return float(np.max(np.abs(found - exact)) / np.max(np.abs(exact)))
 
 

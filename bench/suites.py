@@ -102,7 +102,10 @@ def case_on(work: Work, operands: Sequence[Array], choice: Choice) -> Case:
             name: in_turn([bind(work.text, each, order) for each in placed])
             for name, bind in contestants(choice.peers, choice.mode, choice.compute).items()
         },
-        partial(reference_of, work.text, operands, work.seed, choice.compute),
+        partial(
+            *(reference_of, work.text, operands, work.seed, choice.compute),
+            *(choice.device, placed[0]),
+        ),
         packed=choice.mode == "fixed",
     )
 
@@ -253,7 +256,8 @@ def permutation(at: int, text: str, extents: Mapping[str, int], choice: Choice) 
         ]
     )
     facts = Facts(f"{at} {text}", bytes=2.0 * x.nbytes, extents=extents)
-    return Case(facts, runs, lambda: exactly(np.asfortranarray(view)), packed=True, floor=floor)
+    moved, wide = sources[0][0].transpose(axes_of(text)), choice.device.wide
+    return Case(facts, runs, lambda: exactly(wide(moved)), packed=True, floor=floor)
 
 
 def flat(x: Any) -> Any:
@@ -310,7 +314,7 @@ def tiny(
     return Case(
         Facts(f"{id} {text}"),
         {OURS: ours[way](), **dict(tiny_peers(text, placed, choice))},
-        partial(reference_of, text, operands, seed),
+        partial(reference_of, text, operands, seed, None, choice.device, placed),
         short=True,
     )
 

@@ -7,7 +7,14 @@ from pathlib import Path
 
 from contract.errors import InvalidValueError
 
-__all__ = ["VARIABLES", "LogSettings", "Settings", "Variable", "user_cache_directory"]
+__all__ = [
+    "VARIABLES",
+    "LogSettings",
+    "Settings",
+    "Variable",
+    "kernel_directory",
+    "user_cache_directory",
+]
 
 MOST_DIGITS = 9  # of an integer
 
@@ -144,6 +151,13 @@ def user_cache_directory() -> Path:
     from platformdirs import user_cache_path  # few programs ask
 
     return user_cache_path("contract")
+
+
+def kernel_directory() -> Path | None:
+    """Where CuPy keeps compiled kernels, by its own variables; None: on no disk."""
+    if os.environ.get("CUPY_CACHE_IN_MEMORY") == "1":
+        return None
+    return Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
 
 
 def _cache_directory(text: str) -> Path | None:

@@ -1,8 +1,6 @@
 """Legal kernel configurations by architecture, each with the reason it is legal and good."""
 
-from dataclasses import dataclass
-
-from contract.compute import item_size
+from dataclasses import dataclass, replace
 
 __all__ = [
     "CORE_TILES",
@@ -17,6 +15,7 @@ __all__ = [
     "ReduceRow",
     "TensorTile",
     "Tile",
+    "core_tiles",
     "tensor_tiles",
 ]
 
@@ -110,7 +109,8 @@ class Arithmetic:
     """How tensor cores form products: the ``unit`` of tensor.cuh, with ``k`` k's an instruction.
 
     ``products`` instructions make one product of operands in parts; ``rate`` names the column of
-    Rates that says how fast they are.
+    Rates that says how fast they are. A multiprocessor issues instructions for no more than
+    ``issued`` multiply-adds a clock; by default that is no bound.
     """
 
     unit: str
@@ -118,6 +118,7 @@ class Arithmetic:
     products: int
     rate: str
     reason: str
+    issued: float = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,21 +147,21 @@ class TensorTile:
         return 32 * self.l * self.warps_m * self.warps_n
 
     def run(self, size: int) -> int:
-        """Sums of ``size`` bytes side by side along m: in shared memory there are always enough."""
-        return 16 // size if size > 1 else 8
+        """Rows of a thread, of any ``size``: which rows of D they are can be chosen.
+
+        More than 4 fragments at once would take the registers of a second block.
+        """
+        rows = self.m // self.warps_m // 8
+        return rows if self.resident == 1 else min(rows, 4)
 
     @property
-    def type_name(self) -> str:
-        """The tile in tensor.cuh."""
-        sides = (self.l, self.m, self.n, self.k, self.warps_m, self.warps_n, self.stages)
-        return f"TensorTile<{', '.join(map(str, sides))}>"
+    def depth(self) -> int:
+        """k's whose offsets are in tables: of steps that a thread each makes the offset of a k."""
+        return 2 * self.k * max(self.stages, self.threads // self.k)
 
-    def storage(self, size_a: int, size_b: int, dtype: str) -> int:
-        """Bytes of shared memory for the steps, or for sums on their way to D."""
-        step = self.l * self.k * (self.m * size_a + self.n * size_b)
-        size = max(item_size(dtype), 4)
-        warp = 8 * (self.m // self.warps_m * size + 16)
-        return max(self.stages * step, self.l * self.warps_m * self.warps_n * warp)
+    def storage(self, size_a: int, size_b: int) -> int:
+        """Bytes of shared memory for the steps."""
+        return self.stages * self.l * self.k * (self.m * size_a + self.n * size_b)
 
 
 Tile = CoreTile | TensorTile
@@ -171,10 +172,12 @@ Tile = CoreTile | TensorTile
 # ``resident`` is what registers and shared memory allow from 8.0 on.
 CORE_TILES = {
     4: (
-        CoreTile(1, 128, 128, 8, 8, 8, 8, 4, 1, 2, 0.85, "large"),
-        CoreTile(1, 64, 64, 16, 8, 4, 8, 4, 1, 4, 0.70, "medium"),
+        CoreTile(1, 128, 128, 16, 8, 8, 8, 4, 1, 2, 0.90, "large"),
+        CoreTile(1, 64, 64, 16, 8, 4, 8, 4, 1, 4, 0.75, "medium"),
         CoreTile(1, 32, 32, 32, 4, 4, 8, 4, 2, 6, 0.50, "small"),
         CoreTile(1, 16, 16, 64, 4, 4, 4, 4, 8, 6, 0.45, "small, long k"),
+        CoreTile(1, 256, 32, 16, 8, 4, 8, 4, 1, 2, 0.70, "few columns, many rows"),
+        CoreTile(1, 32, 256, 16, 4, 8, 4, 8, 1, 2, 0.70, "few rows, many columns"),
         CoreTile(1, 128, 16, 16, 4, 4, 8, 4, 1, 6, 0.45, "few columns"),
         CoreTile(1, 16, 128, 16, 4, 4, 4, 8, 1, 6, 0.45, "few rows"),
         CoreTile(1, 256, 4, 16, 4, 1, 8, 4, 1, 4, 0.20, "matrix times vector"),
@@ -189,6 +192,8 @@ CORE_TILES = {
         CoreTile(1, 64, 64, 8, 8, 4, 8, 4, 1, 3, 0.70, "medium"),
         CoreTile(1, 32, 32, 16, 4, 4, 8, 4, 2, 4, 0.50, "small"),
         CoreTile(1, 16, 16, 32, 4, 4, 4, 4, 8, 4, 0.45, "small, long k"),
+        CoreTile(1, 256, 32, 8, 8, 8, 8, 4, 1, 2, 0.80, "few columns, many rows"),
+        CoreTile(1, 32, 256, 8, 8, 8, 4, 8, 1, 2, 0.80, "few rows, many columns"),
         CoreTile(1, 128, 16, 8, 4, 4, 8, 4, 1, 4, 0.45, "few columns"),
         CoreTile(1, 16, 128, 8, 4, 4, 4, 8, 1, 4, 0.45, "few rows"),
         CoreTile(1, 256, 4, 8, 4, 1, 8, 4, 1, 3, 0.20, "matrix times vector"),
@@ -212,6 +217,18 @@ CORE_TILES = {
         CoreTile(4, 16, 16, 8, 4, 4, 4, 4, 1, 4, 0.40, "many small products"),
     ),
 }
+
+
+def core_tiles(table: int, size: int) -> tuple[CoreTile, ...]:
+    """The tiles of the CUDA cores for sums of ``size`` bytes.
+
+    Before 8.0 what is read passes through registers, which large tiles have for steps of 8 k's.
+    """
+    found = CORE_TILES[size]
+    if table >= 80 or size > 4:
+        return found
+    return tuple(replace(tile, k=8) if tile.m * tile.n >= 8192 else tile for tile in found)
+
 
 # Tiles of the tensor cores: sides, warps, steps in shared memory, blocks beside each other on a
 # multiprocessor, efficiency. A warp has 64 accumulator registers, 128 in the largest tile, where
@@ -237,7 +254,7 @@ _SINGLE_IN_PARTS = (
     (4, 32, 32, (1, 2), 2, 1, 0.40, "many small products"),
 )
 _DOUBLE = (
-    (1, 128, 64, (4, 2), 3, 1, 0.85, "large"),
+    (1, 128, 64, (4, 2), 3, 2, 0.85, "large, two blocks beside each other"),
     (1, 64, 64, (2, 2), 3, 2, 0.75, "medium"),
     (1, 32, 32, (2, 2), 3, 4, 0.45, "small"),
     (1, 128, 16, (4, 1), 3, 3, 0.45, "few columns"),

@@ -1,6 +1,7 @@
 // The main loop of a product by the CUDA cores, for every type.
 //
-// While a block multiplies one step of K k's out of shared memory it reads the next into registers.
+// While a block multiplies one step of K k's out of shared memory the next is on its way: by cp.async from 8.0 on where
+// elements are multiplied as they are, else through registers.
 
 namespace contract {
 
@@ -17,21 +18,23 @@ struct CoreTile {
 
 // ---- reading a factor ----------------------------------------------------------------------------
 
-// Moves K x ROWS elements of a factor from memory to registers, and from there, converted, to shared memory, where
-// element (k, row) is at k PITCH + row. Lanes cover 32 bytes along k, so that with the pitch's four elements of
-// padding the stores that turn a factor meet no bank twice.
+// In shared memory element (k, row) of a step is at k PITCH + row. Lanes cover 32 bytes along k, so that with the
+// pitch's four elements of padding the stores that turn a factor meet no bank twice.
+template <class Sum, int ROWS>
+constexpr int PITCH = ROWS + most(4, 16 / (int)sizeof(Sum));
+
+// Moves K x ROWS elements of a factor from memory to registers, and from there, converted, to shared memory.
 template <class F, class Compute, class Sum, class Offset, int ROWS, int K, int THREADS>
-struct Loader : FactorRows<F, Offset, ROWS, K, THREADS> {
+struct Converter : FactorRows<F, Offset, ROWS, K, THREADS> {
   using Rows = FactorRows<F, Offset, ROWS, K, THREADS>;
   using typename Rows::Raw;
   using Rows::ITEMS_K, Rows::ITEMS_ROW, Rows::FactorRows;
-  static constexpr int PITCH = ROWS + most(4, 16 / (int)sizeof(Sum)), BYTES = K * PITCH * (int)sizeof(Sum);
 
   Raw raw[ITEMS_ROW][ITEMS_K];
 
   // Begins to read a step with ``left`` k's left.
   template <class Index>
-  __device__ void fetch(const Offset *offsets, Index left) {
+  __device__ void fetch(const Offset *offsets, Index left, Sum *) {
 #pragma unroll
     for (int j = 0; j < ITEMS_K; ++j) {
       const bool inside = this->k(j) < left;
@@ -39,7 +42,7 @@ struct Loader : FactorRows<F, Offset, ROWS, K, THREADS> {
 #pragma unroll
       for (int i = 0; i < ITEMS_ROW; ++i) {
         raw[i][j] = Raw{};
-        if (this->there[i] && inside) raw[i][j] = *(const Raw *)(this->origin + this->offset[i] + offset);
+        if (this->there[i] && inside) raw[i][j] = *(const Raw *)(this->origin + (this->offset[i] + offset));
       }
     }
   }
@@ -58,16 +61,77 @@ struct Loader : FactorRows<F, Offset, ROWS, K, THREADS> {
           values.at[e] = convert<Sum>(apply<F::op>(convert<Compute>(raw[i][j].at[e])));
           if (F::op != Operator::IDENTITY && this->k(j) >= left) values.at[e] = zero<Sum>();
         }
-        Sum *to = stage + this->k(j) * PITCH + this->row(i);
+        Sum *to = stage + this->k(j) * PITCH<Sum, ROWS> + this->row(i);
         if constexpr (Rows::BY_K) {
 #pragma unroll
-          for (int e = 0; e < F::width; ++e) to[e * PITCH] = values.at[e];
+          for (int e = 0; e < F::width; ++e) to[e * PITCH<Sum, ROWS>] = values.at[e];
         } else {
           *(Vector<Sum, F::width> *)to = values;
         }
       }
   }
 };
+
+// A factor as cp.async moves it: along k one element at once, which lands where it is turned to, 32 bytes by lanes side
+// by side; the threads of a block cover ONCE k's with each of their rows.
+template <class F>
+using Copied = Factor<typename F::Type, F::op, F::along, F::along == Along::K ? 1 : F::width>;
+template <class F, int K>
+constexpr int ONCE = F::along == Along::K ? least(K, 32 / (int)sizeof(typename F::Type)) : K;
+
+// The same for elements that stay as they are, straight to shared memory. Zero beyond the last k; in place of rows
+// beyond the tensor, whose sums are not written, the first one is read.
+template <class F, class Sum, class Offset, int ROWS, int K, int THREADS>
+struct CoreCopier : FactorRows<Copied<F>, Offset, ROWS, ONCE<F, K>, THREADS> {
+  using Rows = FactorRows<Copied<F>, Offset, ROWS, ONCE<F, K>, THREADS>;
+  using Rows::ITEMS_K, Rows::ITEMS_ROW, Rows::FactorRows;
+  static constexpr int BYTES = sizeof(typename Rows::Raw);
+
+  template <class Index>
+  __device__ void fetch(const Offset *offsets, Index left, Sum *stage) {
+    if (!this->takes_part) return;
+    const unsigned first = (unsigned)__cvta_generic_to_shared(stage + this->k(0) * PITCH<Sum, ROWS> + this->row(0));
+#pragma unroll
+    for (int j = 0; j < K / ONCE<F, K> * ITEMS_K; ++j) {
+      const int k = this->k(j % ITEMS_K) + j / ITEMS_K * ONCE<F, K>;
+      const bool inside = k < left;
+      const Offset offset = inside ? offsets[k] : 0;
+#pragma unroll
+      for (int i = 0; i < ITEMS_ROW; ++i) {
+        const int apart = (k - this->k(0)) * PITCH<Sum, ROWS> + this->row(i) - this->row(0);
+        copy(first + apart * (int)sizeof(Sum), this->origin + (this->offset[i] + offset), inside);
+      }
+    }
+  }
+
+  template <class Index>
+  __device__ void put(Sum *, Index) const {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+  }
+
+ private:
+  static __device__ void copy(unsigned to, const void *from, bool there) {
+    const int bytes = there ? BYTES : 0;
+    if constexpr (BYTES == 16)
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+    else
+      asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(bytes) : "memory");
+  }
+};
+
+template <bool YES, class Then, class Else> struct Choice { using type = Then; };
+template <class Then, class Else> struct Choice<false, Then, Else> { using type = Else; };
+
+#if __CUDA_ARCH__ >= 800
+constexpr bool HAS_CP_ASYNC = true;
+#else
+constexpr bool HAS_CP_ASYNC = false;
+#endif
+
+template <class F, class Compute, class Sum, class Offset, int ROWS, int K, int THREADS>
+using Loader = typename Choice<
+    HAS_CP_ASYNC && is_same<typename F::Type, Sum> && F::op == Operator::IDENTITY && sizeof(Sum) >= 4,
+    CoreCopier<F, Sum, Offset, ROWS, K, THREADS>, Converter<F, Compute, Sum, Offset, ROWS, K, THREADS>>::type;
 
 // ---- the main loop ---------------------------------------------------------------------------------
 
@@ -88,9 +152,14 @@ struct Cores {
   static constexpr int TM = Tile::TM, TN = Tile::TN;
   static constexpr int RUN_M = least(TM, 16 / (int)sizeof(Sum)), RUN_N = least(TN, 16 / (int)sizeof(Sum));
   static constexpr int OWNERS = Tile::GROUP, TABLES = 2;  // threads that have sums in the end; tables of k
+  static constexpr int APART = 1;                         // rows of a tile between neighbours in D
+
+  static constexpr int PITCH_A = PITCH<Sum, Tile::ROWS>, PITCH_B = PITCH<Sum, Tile::COLUMNS>;
 
   struct Stage {
-    alignas(16) unsigned char a[LoadA::BYTES], b[LoadB::BYTES];
+    alignas(16) Sum a[Tile::K * PITCH_A];
+    alignas(16) Sum b[Tile::K * PITCH_B];
+    __device__ Stage() {}
   };
   union Storage {
     Stage stages[2];
@@ -105,8 +174,8 @@ struct Cores {
 
   __device__ Cores() {
     const int t = threadIdx.x % Tile::GROUP, cell = t / (Tile::LM * Tile::LN);
-    group = threadIdx.x / Tile::GROUP;
-    l = cell / (Tile::CELLS_M * Tile::CELLS_N);
+    group = Tile::GROUPS > 1 ? threadIdx.x / Tile::GROUP : 0;
+    l = Tile::L > 1 ? cell / (Tile::CELLS_M * Tile::CELLS_N) : 0;
     first_m = cell % Tile::CELLS_M * Tile::LM * TM + t % Tile::LM * RUN_M;
     first_n = cell / Tile::CELLS_M % Tile::CELLS_N * Tile::LN * TN + t / Tile::LM % Tile::LN * RUN_N;
     each([](Sum &x, int) { x = zero<Sum>(); });
@@ -123,20 +192,26 @@ struct Cores {
       for (int j = 0; j < TN; ++j) body(sum[i][j], i * TN + j);
   }
 
-  // body(l, m, n, sums) for WIDTH sums side by side along m, for all that the thread has.
-  template <int WIDTH, class Body>
-  __device__ void each_run(Storage &, const Body &body) const {
+  // body(row, column, sums) for WIDTH sums side by side along m, for all that the thread has; ``row_at`` and
+  // ``column_at`` say what is known of the first row and of the column.
+  template <int WIDTH, class RowAt, class ColumnAt, class Body>
+  __device__ void each_run(const RowAt &row_at, const ColumnAt &column_at, const Body &body) const {
     static_assert(WIDTH <= RUN_M);
     if (group) return;
+    decltype(column_at(0)) columns[TN];
 #pragma unroll
-    for (int j = 0; j < TN; ++j)
+    for (int j = 0; j < TN; ++j) columns[j] = column_at(l * Tile::N + n(j));
 #pragma unroll
-      for (int i = 0; i < TM; i += WIDTH) {
+    for (int i = 0; i < TM; i += WIDTH) {
+      const auto row = row_at(l * Tile::M + m(i));
+#pragma unroll
+      for (int j = 0; j < TN; ++j) {
         Vector<Sum, WIDTH> run;
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e) run.at[e] = sum[i + e][j];
-        body(l, m(i), n(j), run);
+        body(row, columns[j], run);
       }
+    }
   }
 
   // The products of all k of the work; the sums are those of group 0.
@@ -149,12 +224,12 @@ struct Cores {
     LoadA load_a(work.arguments.a, work.shared.a, [&](int row) { return work.is_row(row); });
     LoadB load_b(work.arguments.b, work.shared.b, [&](int column) { return work.is_column(column); });
     const auto fetch = [&](int slot) {
-      load_a.fetch(work.shared.k_a[slot], left);
-      load_b.fetch(work.shared.k_b[slot], left);
+      load_a.fetch(work.shared.k_a[slot], left, storage.stages[slot].a);
+      load_b.fetch(work.shared.k_b[slot], left, storage.stages[slot].b);
     };
     const auto put = [&](int slot) {
-      load_a.put((Sum *)storage.stages[slot].a, left);
-      load_b.put((Sum *)storage.stages[slot].b, left);
+      load_a.put(storage.stages[slot].a, left);
+      load_b.put(storage.stages[slot].b, left);
     };
     fetch(0);
     put(0);
@@ -167,7 +242,7 @@ struct Cores {
         fetch(slot ^ 1);
         work.tabulate_k(slot, at + 2 * Tile::K);
       }
-      step((const Sum *)storage.stages[slot].a, (const Sum *)storage.stages[slot].b);
+      step(storage.stages[slot].a, storage.stages[slot].b, more || left > Tile::K / 2);
       if (more) put(slot ^ 1);
       __syncthreads();
     }
@@ -185,19 +260,25 @@ struct Cores {
     }
   }
 
-  // 128 multiply-adds in a row hide the reads; more would keep so many reads ahead that registers run out.
-  static constexpr int WORDS = TM * TN * (int)sizeof(Sum) / (is_complex<Sum> ? 2 : 4);
-  static constexpr int UNROLLED = least(8, most(1, 128 / WORDS));
+  // Each group of threads has COUNT of a step's k's. How many are straight code: all, unless reads so far ahead take more
+  // registers than there are.
+  static constexpr int COUNT = Tile::K / Tile::GROUPS, HALF = most(1, COUNT / 2);
+  static constexpr int UNROLLED = sizeof(Sum) > 8 ? 1 : HAS_CP_ASYNC ? HALF : 2;
 
-  // sum += a b for the k of one step; each group of threads takes its share of them.
-  __device__ void step(const Sum *a, const Sum *b) {
-    a += l * Tile::M + first_m, b += l * Tile::N + first_n;
+  // sum += a b for the k of one step. The second half is left out where there are not so many k's.
+  __device__ void step(const Sum *a, const Sum *b, bool whole) {
+    a += group * PITCH_A + l * Tile::M + first_m, b += group * PITCH_B + l * Tile::N + first_n;
+    multiply_half(a, b);
+    if (HALF < COUNT && whole)
+      multiply_half(a + HALF * Tile::GROUPS * PITCH_A, b + HALF * Tile::GROUPS * PITCH_B);
+  }
+
+  __device__ void multiply_half(const Sum *a, const Sum *b) {
 #pragma unroll UNROLLED
-    for (int step = 0; step < Tile::K / Tile::GROUPS; ++step) {
-      const int k = step * Tile::GROUPS + group;
+    for (int k = 0; k < HALF; ++k) {
       Sum x[TM], y[TN];
-      read<TM, RUN_M, Tile::LM>(a + k * LoadA::PITCH, x);
-      read<TN, RUN_N, Tile::LN>(b + k * LoadB::PITCH, y);
+      read<TM, RUN_M, Tile::LM>(a + k * Tile::GROUPS * PITCH_A, x);
+      read<TN, RUN_N, Tile::LN>(b + k * Tile::GROUPS * PITCH_B, y);
 #pragma unroll
       for (int i = 0; i < TM; ++i)
 #pragma unroll

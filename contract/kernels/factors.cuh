@@ -41,6 +41,12 @@ struct Finish {
 
   __device__ Finish(Compute alpha, Compute beta) : alpha(alpha), beta(beta), adds(C::present && !is_zero(beta)) {}
 
+  // Where nothing is added. A factor of 1 leaves real numbers as they are without a question.
+  __device__ Target operator()(Compute sum) const {
+    if constexpr (is_complex<Compute>) return convert<Target>(scaled(sum, alpha));
+    else return convert<Target>(multiply(alpha, sum));
+  }
+
   __device__ Target operator()(Compute sum, typename C::Type c) const {
     Compute value = scaled(sum, alpha);
     if (adds) value = add(value, scaled(apply<C::op>(convert<Compute>(c)), beta));

@@ -18,7 +18,7 @@ __device__ inline Place<Offset, 4, false> place(typename IndexOf<Offset>::type i
   return here;
 }
 
-// WIDTH elements of D are written at once, along m. Shared memory is static, or SHARED bytes given at the launch.
+// WIDTH elements of D are written at once, MAIN::APART rows of a tile from each other. Shared memory is static, or SHARED bytes given at the launch.
 template <class Target, int RANK, class MAIN, class FC, int WIDTH, int SHARED>
 struct Gett {
   using Tile = typename MAIN::Tile;
@@ -65,64 +65,98 @@ struct Gett {
     Shared &shared;
     Index begin, end;
     Corner corner;
+    int l, m, n;  // how much of the tile is in the tensor
 
-    __device__ Work(const Arguments &a, Shared &s, Index tile, Index begin, Index end)
-        : arguments(a), shared(s), begin(begin), end(end) {
+    __device__ Work(const Arguments &a, Shared &s, Index item) : arguments(a), shared(s), begin(0), end(a.k) {
+      Index tile = item;
+      if (item >= a.whole) {
+        tile -= a.whole;
+        begin = split_off(tile, a.parts_of) * a.part_k;
+        tile += a.whole;
+        end = begin + a.part_k < a.k ? begin + a.part_k : a.k;
+      }
       corner.m = split_off(tile, a.tiles_of[0]) * Tile::M;
       corner.n = split_off(tile, a.tiles_of[1]) * Tile::N;
       corner.l = tile * Tile::L;
+      l = inside<Tile::L>(a.l - corner.l), m = inside<Tile::M>(a.m - corner.m), n = inside<Tile::N>(a.n - corner.n);
     }
 
-    __device__ bool is_row(int row) const {
-      return corner.l + row / Tile::M < arguments.l && corner.m + row % Tile::M < arguments.m;
-    }
-    __device__ bool is_column(int column) const {
-      return corner.l + column / Tile::N < arguments.l && corner.n + column % Tile::N < arguments.n;
-    }
+    template <int SIDE>
+    static __device__ int inside(long long left) { return left < SIDE ? (int)left : SIDE; }
+    __device__ bool is_inside() const { return l == Tile::L && m == Tile::M && n == Tile::N; }
+    __device__ bool is_row(int row) const { return row / Tile::M < l && row % Tile::M < m; }
+    __device__ bool is_column(int column) const { return column / Tile::N < l && column % Tile::N < n; }
 
-    // The offsets of l are part of the rows' in D and C.
+    // The offsets of l are part of the rows' in D and C. Rows beyond the tensor are read where the first one is: what
+    // comes of them is not written.
     __device__ void tabulate() const {
       const Arguments &a = arguments;
       Shared &s = shared;
       for (int i = threadIdx.x; i < Tile::ROWS; i += Tile::THREADS) {
-        if (!is_row(i)) continue;
-        const Here batch = place<Offset>(corner.l + i / Tile::M, a.loops, a.loops_l);
-        const Here here = place<Offset>(corner.m + i % Tile::M, a.loops + a.loops_l, a.loops_m);
+        const bool there = is_row(i);
+        const Here batch = place<Offset>(corner.l + (there ? i / Tile::M : 0), a.loops, a.loops_l);
+        const Here here = place<Offset>(corner.m + (there ? i % Tile::M : 0), a.loops + a.loops_l, a.loops_m);
         s.a[i] = batch.at[A] + here.at[A], s.row_d[i] = batch.at[D] + here.at[D];
         if constexpr (FC::present) s.row_c[i] = batch.at[C] + here.at[C];
       }
       for (int i = threadIdx.x; i < Tile::COLUMNS; i += Tile::THREADS) {
-        if (!is_column(i)) continue;
-        const Here batch = place<Offset>(corner.l + i / Tile::N, a.loops, a.loops_l);
-        const Here here = place<Offset>(corner.n + i % Tile::N, a.loops + a.loops_l + a.loops_m, a.loops_n);
+        const bool there = is_column(i);
+        const Here batch = place<Offset>(corner.l + (there ? i / Tile::N : 0), a.loops, a.loops_l);
+        const Here here =
+            place<Offset>(corner.n + (there ? i % Tile::N : 0), a.loops + a.loops_l + a.loops_m, a.loops_n);
         s.b[i] = batch.at[B] + here.at[B], s.column_d[i] = here.at[D];
         if constexpr (FC::present) s.column_c[i] = here.at[C];
       }
     }
 
-    // The offsets of the K k's from ``first`` on, into one of two tables.
-    __device__ void tabulate_k(int slot, Index first) const {
+    // The offsets of the k's of ``steps`` steps from ``first`` on, into the tables from ``slot`` on; 0 beyond the last.
+    __device__ void tabulate_k(int slot, Index first, int steps = 1) const {
       const Arguments &a = arguments;
-      for (int i = threadIdx.x; i < Tile::K; i += Tile::THREADS) {
-        if (first + i >= end) break;
-        const Here here = place<Offset>(first + i, a.loops + a.loops_l + a.loops_m + a.loops_n, a.loops_k);
+      for (int i = threadIdx.x; i < steps * Tile::K; i += Tile::THREADS) {
+        Here here;
+        if (first + i < end) here = place<Offset>(first + i, a.loops + a.loops_l + a.loops_m + a.loops_n, a.loops_k);
         shared.k_a[slot][i] = here.at[A], shared.k_b[slot][i] = here.at[B];
       }
     }
 
     __device__ void write(const MAIN &main) const {
       const Finish<Target, Compute, FC> finish(arguments.alpha, arguments.beta);
-      main.template each_run<WIDTH>(shared.storage, [&](int l, int m, int n, const Vector<Sum, WIDTH> &sums) {
-        const int row = l * Tile::M + m, column = l * Tile::N + n;
-        if (!is_row(row) || !is_column(column)) return;
-        Vector<TC, WIDTH> addend{};
-        if constexpr (FC::present)
-          if (finish.adds) addend = read_c(row, column);
-        Vector<Target, WIDTH> done;
+      if (finish.adds) write<true>(main, finish, false);
+      else if (is_inside()) write<false>(main, finish, true);
+      else write<false>(main, finish, false);
+    }
+
+   private:
+    struct Row {
+      Target *d;
+      int number;
+      bool there;
+    };
+    struct Column {
+      Offset d;
+      int number;
+      bool there;
+    };
+
+    // ``whole``: no row and no column is beyond the tensor.
+    template <bool ADDS, class Finishing>
+    __device__ void write(const MAIN &main, const Finishing &finish, bool whole) const {
+      main.template each_run<WIDTH>(
+          [&](int row) { return Row{kept(arguments.d + shared.row_d[row]), row, whole || is_row(row)}; },
+          [&](int column) { return Column{shared.column_d[column], column, whole || is_column(column)}; },
+          [&](const Row &row, const Column &column, const Vector<Sum, WIDTH> &sums) {
+            if (!row.there || !column.there) return;
+            Vector<Target, WIDTH> done;
+            if constexpr (ADDS && FC::present) {
+              const Vector<TC, WIDTH> addend = read_c(row.number, column.number);
 #pragma unroll
-        for (int e = 0; e < WIDTH; ++e) done.at[e] = finish(convert<Compute>(sums.at[e]), addend.at[e]);
-        *(Vector<Target, WIDTH> *)(arguments.d + shared.row_d[row] + shared.column_d[column]) = done;
-      });
+              for (int e = 0; e < WIDTH; ++e) done.at[e] = finish(convert<Compute>(sums.at[e]), addend.at[e]);
+            } else {
+#pragma unroll
+              for (int e = 0; e < WIDTH; ++e) done.at[e] = finish(convert<Compute>(sums.at[e]));
+            }
+            *(Vector<Target, WIDTH> *)(row.d + column.d) = done;
+          });
     }
 
     __device__ Vector<TC, WIDTH> read_c(int row, int column) const {
@@ -132,7 +166,7 @@ struct Gett {
       } else {
         Vector<TC, WIDTH> read;
 #pragma unroll
-        for (int e = 0; e < WIDTH; ++e) read.at[e] = from[shared.row_c[row + e]];
+        for (int e = 0; e < WIDTH; ++e) read.at[e] = from[shared.row_c[row + e * MAIN::APART]];
         return read;
       }
     }
@@ -157,25 +191,20 @@ struct Gett {
     return a.parts + (long long)number * TILE_PARTIALS + threadIdx.x;
   }
 
-  // A factor alpha of 0 leaves A and B unread.
+  // A factor alpha of 0 leaves A and B unread. What is known of a tile is found once more for its end: meanwhile it
+  // would take registers.
   static __device__ void multiply(const Arguments &a) {
     Shared &s = memory();
     const bool multiplies = !is_zero(a.alpha);
     for (Index item = block(); item < a.items; item += (Index)gridDim.x * gridDim.y) {
-      const bool whole = item < a.whole;
-      if (!whole && !multiplies) return;
-      Index tile = whole ? item : item - a.whole, begin = 0, end = a.k;
-      if (!whole) {
-        begin = split_off(tile, a.parts_of) * a.part_k;
-        tile += a.whole;
-        end = begin + a.part_k < a.k ? begin + a.part_k : a.k;
-      }
-      const Work work(a, s, tile, begin, end);
+      if (item >= a.whole && !multiplies) return;
+      const Work work(a, s, item);
       MAIN main;
       work.tabulate();
       if (multiplies) main.multiply(work, s.storage);
       else __syncthreads();
-      if (whole) work.write(main);
+      item = kept(item);
+      if (item < a.whole) Work(a, s, item).write(main);
       else if (threadIdx.x < MAIN::OWNERS)
         main.each([&](Partial &x, int at) { part(a, item - a.whole)[at * MAIN::OWNERS] = x; });
       __syncthreads();
@@ -187,7 +216,7 @@ struct Gett {
     Shared &s = memory();
     const Index tile = block();
     if (a.whole + tile >= a.tiles) return;
-    const Work work(a, s, a.whole + tile, 0, 0);
+    const Work work(a, s, a.whole + tile * a.parts_of.extent);
     MAIN main;
     work.tabulate();
     if (!is_zero(a.alpha) && threadIdx.x < MAIN::OWNERS)

@@ -21,11 +21,11 @@ from contract.kernels.product import (
     factor_type,
     held_by,
     problem_of,
-    written_width,
+    written,
 )
 from contract.plan import Gemm, Gett, Plan, Scalar
 
-__all__ = ["MainLoop", "gett_calls", "multiply"]
+__all__ = ["MainLoop", "gett_calls", "multiply", "tensor_tile"]
 
 HEADERS = ("types", "operators", "layout", "factors")
 MOST_BLOCKS = 1 << 30  # along x; the second dimension of the grid has the rest
@@ -146,7 +146,7 @@ def _stub(
     problem: Problem, chosen: Share, main: MainLoop, entry: str, condition: Condition | None
 ) -> str:
     tile = chosen.tile
-    width = written_width(problem, tile)
+    width = written(problem, tile).width
     return conditional_stub(
         condition,
         entry,
@@ -169,10 +169,17 @@ def _main(problem: Problem, chosen: Share) -> MainLoop:
             name = f"Cores<CoreTile<{', '.join(map(str, (*shape, *lanes)))}>, {types}"
             return MainLoop(name, ("cores",), 0, 0)
         case TensorTile() as tile:
-            storage = tile.storage(problem.a.size, problem.b.size, problem.dtype)
-            tables = 3 * tile.l * (tile.m + tile.n) + 2 * tile.stages * tile.k
-            name = f"TensorCores<{tile.type_name}, {tile.arithmetic.unit}, {types}"
+            storage = tile.storage(problem.a.size, problem.b.size)
+            tables = 3 * tile.l * (tile.m + tile.n) + 2 * tile.depth
+            name = f"TensorCores<{tensor_tile(problem, tile)}, {tile.arithmetic.unit}, {types}"
             return MainLoop(name, ("tensor",), storage, tables)
+
+
+def tensor_tile(problem: Problem, tile: TensorTile) -> str:
+    """The type TensorTile, with the rows that its threads have."""
+    sides = (tile.l, tile.m, tile.n, tile.k, tile.warps_m, tile.warps_n, tile.stages)
+    rows = written(problem, tile)
+    return f"TensorTile<{', '.join(map(str, (*sides, rows.width, rows.apart, rows.lanes)))}>"
 
 
 # --- the arguments ----------------------------------------------------------------------------

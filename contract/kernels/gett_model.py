@@ -113,7 +113,12 @@ def _wave_clocks(costs: _Costs, tile: Tile, blocks: int, k: int, gpu: Architectu
     beside = min(own, costs.resident)
     ahead = tile.stages - 1 if isinstance(tile, TensorTile) else 1  # steps on their way at once
     step = max(gpu.latency / ahead, beside * costs.step)
-    return (BLOCK_CLOCKS + beside * costs.result + ceil(k / tile.k) * step) * own / beside
+    return (BLOCK_CLOCKS + beside * costs.result + _steps(tile, k) * step) * own / beside
+
+
+def _steps(tile: Tile, k: int) -> float:
+    """Steps over k; the CUDA cores leave out the second half of the last where it is empty."""
+    return ceil(2 * k / tile.k) / 2 if isinstance(tile, CoreTile) else ceil(k / tile.k)
 
 
 def _step_clocks(work: Workload, tile: Tile, gpu: Architecture) -> float:

@@ -7,11 +7,11 @@ from math import ceil, prod
 from contract.compute import is_complex, item_size
 from contract.kernels.architectures import Architecture
 from contract.kernels.configurations import (
-    CORE_TILES,
     Arithmetic,
     CoreTile,
     TensorTile,
     Tile,
+    core_tiles,
     tensor_tiles,
 )
 
@@ -133,8 +133,8 @@ def resident(work: Workload, tile: Tile, architecture: Architecture) -> int:
     """Blocks that a multiprocessor has beside each other; 0 where not one fits."""
     if isinstance(tile, CoreTile):
         return tile.resident
-    size = tile.storage(work.a.size, work.b.size, work.dtype)
-    tables = 32 * tile.l * (tile.m + tile.n)
+    size = tile.storage(work.a.size, work.b.size)
+    tables = 32 * tile.l * (tile.m + tile.n) + 16 * tile.depth
     return min(tile.resident, architecture.shared // (size + tables + 1024))
 
 
@@ -144,12 +144,13 @@ def rate(architecture: Architecture, tile: Tile, dtype: str) -> float:
         return architecture.rates.core(dtype)
     arithmetic = tile.arithmetic
     real = 4 if is_complex(dtype) else 1
-    return architecture.rates.tensor(arithmetic.rate) / arithmetic.products / real
+    peak = architecture.rates.tensor(arithmetic.rate) / arithmetic.products
+    return min(peak, arithmetic.issued) / real
 
 
 def tiles(work: Workload, architecture: Architecture) -> Iterator[Tile]:
     """Every tile that serves."""
-    yield from CORE_TILES[max(item_size(work.dtype), 4)]
+    yield from core_tiles(architecture.table, max(item_size(work.dtype), 4))
     size = max(work.a.size, work.b.size)
     for arithmetic in work.arithmetic:
         for tile in tensor_tiles(arithmetic, size, work.dtype):

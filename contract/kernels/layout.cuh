@@ -14,8 +14,11 @@ namespace contract {
 #ifdef CONTRACT_BAKED
 template <class Arguments>
 __device__ inline Arguments known(Arguments a) {
-  unsigned long long *words = (unsigned long long *)&a;
+  unsigned long long words[sizeof(Arguments) / 8];
+  static_assert(sizeof words == sizeof a);
+  memcpy(words, &a, sizeof a);
   CONTRACT_BAKED(words)
+  memcpy(&a, words, sizeof a);
   return a;
 }
 #else

@@ -9,7 +9,7 @@ from contract.compute import ComputeType, is_complex, item_size
 from contract.kernels.architectures import Architecture
 from contract.kernels.arithmetic import arithmetic
 from contract.kernels.call import Memory, Pointer
-from contract.kernels.configurations import Tile
+from contract.kernels.configurations import CoreTile, Tile
 from contract.kernels.gett_tiles import MOST_SIDE, Access, Extents, Workload
 from contract.kernels.loops import NARROW, Dimension, fused
 from contract.kernels.names import operator_name, type_name
@@ -26,6 +26,7 @@ __all__ = [
     "Held",
     "Problem",
     "Tensor",
+    "Written",
     "addend_type",
     "by_stride",
     "exchanged",
@@ -34,7 +35,7 @@ __all__ = [
     "oriented",
     "problem_of",
     "vector_width",
-    "written_width",
+    "written",
 ]
 
 D, A, B, C = range(4)  # the order of strides in a loop
@@ -228,7 +229,10 @@ def _led(loops: tuple[Dimension, ...], leaders: Sequence[tuple[int, int]]) -> tu
     rest = tuple(each for each in loops if each not in first)
     if len(first) < 2:
         return (*first, *rest)
-    cut = [_cut(each, size) for each, (_, size) in zip(first, leaders, strict=True)]
+    cut = [
+        _cut(each, size, at == 0)
+        for at, (each, (_, size)) in enumerate(zip(first, leaders, strict=True))
+    ]
     inner, outer = zip(*cut, strict=True)
     return tuple(each for each in (*inner, *outer) if each.extent > 1) + rest
 
@@ -238,11 +242,17 @@ def _leader(loops: Iterable[Dimension], tensor: int) -> Dimension:
     return min(loops, key=lambda each: (not each.strides[tensor], abs(each.strides[tensor])))
 
 
-def _cut(loop: Dimension, size: int) -> tuple[Dimension, Dimension]:
-    """The loop as two, the inner one of a sector or more; whole where no divisor serves."""
-    least = SECTOR_BYTES // size
-    divisors = (n for n in range(least, MOST_CHUNK + 1) if loop.extent % n == 0)
-    inner = next(divisors, loop.extent)
+def _cut(loop: Dimension, size: int, leads: bool) -> tuple[Dimension, Dimension]:
+    """The loop as two, the inner one of a sector or more; whole where no divisor serves.
+
+    One of whole vectors is taken first. Where the loop leads, a power of 2 is: so many rows are
+    between neighbours of the other tensor.
+    """
+    sector, vector = max(1, SECTOR_BYTES // size), max(1, VECTOR_BYTES // size)
+    chunks = range(sector, MOST_CHUNK + 1)
+    powers = [n for n in (*chunks, vector) if n & (n - 1) == 0] if leads else []
+    wanted = (*powers, *(n for n in chunks if n % vector == 0), *chunks)
+    inner = next((n for n in wanted if loop.extent % n == 0), loop.extent)
     outer = loop.extent // inner
     far = tuple(stride * inner for stride in loop.strides)
     return Dimension(inner, loop.strides), Dimension(outer, far)
@@ -337,9 +347,54 @@ def factor_type(problem: Problem, at: int, rows: int, k: int) -> str:
     )
 
 
-def written_width(problem: Problem, tile: Tile) -> int:
-    """Elements of D written at once: side by side where a thread has them."""
-    return vector_width(problem, problem.d, D, problem.m, tile.run(item_size(problem.dtype)))
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How a thread writes D: ``width`` elements at once, ``apart`` rows of the tile between them.
+
+    Of the rows between, ``lanes`` are in lanes side by side.
+    """
+
+    width: int
+    apart: int = 1
+    lanes: int = 1
+
+
+def written(problem: Problem, tile: Tile) -> Written:
+    """Elements of D side by side where a thread has them, as rows or ``apart`` rows from another.
+
+    Rows are apart where those of A lie side by side first, a power of 2 of them, and D's next.
+    """
+    most, m, d = _rows_beside(problem, tile), problem.m, problem.d
+    width = vector_width(problem, d, D, m, most)
+    apart = m[0].extent if m else 1
+    if width > 1 or len(m) < 2 or isinstance(tile, CoreTile) or apart & (apart - 1):
+        return Written(width)
+    most = tile.run(item_size(problem.dtype))
+    width = vector_width(problem, d, D, m[1:], max(1, min(most, tile.m // apart)))
+    return Written(width, apart, _lanes(problem, tile, width, apart)) if width > 1 else Written(1)
+
+
+def _rows_beside(problem: Problem, tile: Tile) -> int:
+    """Rows of a thread that may lie side by side in D.
+
+    Rows of A that lie side by side are read at once: where they are rounded in their registers,
+    two of them are those that one instruction wants together.
+    """
+    most = tile.run(item_size(problem.dtype))
+    if isinstance(tile, CoreTile) or not _is_along_tile(problem, A, problem.m):
+        return most
+    rounded = problem.a.size == 4 and tile.arithmetic.products == 1
+    return min(most, 2) if rounded else most
+
+
+def _lanes(problem: Problem, tile: Tile, width: int, apart: int) -> int:
+    """Rows of A side by side among eight lanes: the others complete sectors of D.
+
+    16-bit elements are turned eight at once on their way to the fragments.
+    """
+    sector = SECTOR_BYTES // (width * problem.d.size)
+    together = 1 if problem.a.size == 2 else max(1, min(sector, tile.m // (width * apart)))
+    return min(apart, 8 // together)
 
 
 def addend_type(problem: Problem, width: int) -> str:

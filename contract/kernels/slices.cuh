@@ -60,8 +60,9 @@ template <class TILE, class UNIT, class COMPUTE, class OFFSET, class FA, class F
 struct Sliced : TensorCores<TILE, UNIT, COMPUTE, OFFSET, FA, FB> {
   using Base = TensorCores<TILE, UNIT, COMPUTE, OFFSET, FA, FB>;
   using typename Base::CopyA, typename Base::CopyB, typename Base::ReadA, typename Base::ReadB, typename Base::Tile;
+  using typename Base::PlaceA, typename Base::PlaceB, typename Base::RowsOfA, typename Base::ColumnsOfB, typename Base::Part;
   using Unit = UNIT;
-  using Base::PLANES, Base::TM, Base::TN, Base::PAIR, Base::sum, Base::warp, Base::l, Base::first_m, Base::first_n;
+  using Base::PLANES, Base::TM, Base::TN, Base::sum;
   static constexpr int TABLES = 1;
   static constexpr int MOST_STEPS = (1 << 17) / Tile::K - 1;  // whose products are less than 2^31
 
@@ -71,21 +72,15 @@ struct Sliced : TensorCores<TILE, UNIT, COMPUTE, OFFSET, FA, FB> {
     long long slice_a, slice_b, plane_b;  // digits from one slice, or plane, to the next
   };
   struct Stage {
-    alignas(128) unsigned char a[CopyA::Place::BYTES], b[PLANES][CopyB::Place::BYTES];
+    alignas(128) unsigned char a[PlaceA::BYTES], b[PLANES][PlaceB::BYTES];
   };
   union Storage {
     Stage stages[Tile::STAGES];
-    typename Base::Storage turned;
     int votes[Tile::WARPS];
     __device__ Storage() {}
   };
 
   int digits[PLANES][TM][TN][4];  // sums of products of digits
-
-  template <int WIDTH, class Body>
-  __device__ void each_run(Storage &storage, const Body &body) const {
-    Base::template each_run<WIDTH>(storage.turned, body);
-  }
 
   template <class Work>
   __device__ void multiply(const Work &work, Storage &storage) {
@@ -138,7 +133,7 @@ struct Sliced : TensorCores<TILE, UNIT, COMPUTE, OFFSET, FA, FB> {
       smallest = least(smallest, size);
     });
     smallest = __reduce_min_sync(0xffffffffu, smallest);
-    if (threadIdx.x % 32 == 0) storage.votes[warp] = smallest;
+    if (threadIdx.x % 32 == 0) storage.votes[threadIdx.x / 32] = smallest;
     __syncthreads();
     for (int w = 0; w < Tile::WARPS; ++w) smallest = least(smallest, storage.votes[w]);
     __syncthreads();
@@ -153,13 +148,15 @@ struct Sliced : TensorCores<TILE, UNIT, COMPUTE, OFFSET, FA, FB> {
   __device__ void run(const Work &work, Storage &storage, CopyA &copy_a, CopyB &copy_b, Pairs pairs, const Body &body) {
     constexpr int AHEAD = Tile::STAGES - 1;
     const auto &given = work.arguments;
+    const Part part;
+    const ReadA read_a(part.l, part.m);
+    const ReadB read_b(part.l, part.n);
     const auto fetch = [&](int slot, const Pairs &at) {
-      copy_a.origin = given.a + at.s * given.slice_a + at.k;
-      copy_a.fetch(storage.stages[slot].a, work.shared.k_a[0], Tile::K);
+      copy_a.fetch(storage.stages[slot].a, work.shared.k_a[0], Tile::K, at.s * given.slice_a + at.k);
 #pragma unroll
       for (int p = 0; p < PLANES; ++p) {
-        copy_b.origin = given.b + at.t() * given.slice_b + p * given.plane_b + at.k;
-        copy_b.fetch(storage.stages[slot].b[p], work.shared.k_b[0], Tile::K);
+        const long long shift = at.t() * given.slice_b + p * given.plane_b + at.k;
+        copy_b.fetch(storage.stages[slot].b[p], work.shared.k_b[0], Tile::K, shift);
       }
     };
     Pairs ahead = pairs;
@@ -179,7 +176,7 @@ struct Sliced : TensorCores<TILE, UNIT, COMPUTE, OFFSET, FA, FB> {
         ahead.advance(Tile::K);
       }
       commit_copies();
-      step<SIZES>(storage.stages[slot]);
+      step<SIZES>(storage.stages[slot], read_a, read_b);
       pairs.advance(Tile::K);
       body(pairs);
       next = slot;
@@ -196,23 +193,22 @@ struct Sliced : TensorCores<TILE, UNIT, COMPUTE, OFFSET, FA, FB> {
   }
 
   template <bool SIZES>
-  __device__ void step(const Stage &stage) {
+  __device__ void step(const Stage &stage, const ReadA &read_a, const ReadB &read_b) {
 #pragma unroll
     for (int k = 0; k < Tile::K; k += Unit::K)
 #pragma unroll
       for (int p = 0; p < PLANES; ++p) {
-        typename ReadB::Fragments b[TN / PAIR][PAIR];
-#pragma unroll
-        for (int j = 0; j < TN / PAIR; ++j)
-          ReadB::read(stage.b[p], l * Tile::N + first_n + j * PAIR * 8, k, Tile::K, b[j]);
+        ColumnsOfB b;
+        Base::template read<false>(stage.b[p], read_b, k, Tile::K, b);
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
-          typename ReadA::Fragments a[2];
-          ReadA::read(stage.a, l * Tile::M + first_m + i * 16, k, Tile::K, a);
+          RowsOfA a;
+          static_assert(ReadA::AT_ONCE == 2);
+          read_a.template read<false>(stage.a, 2 * i, k, Tile::K, a);
           const auto upper = words<SIZES>(a[0].at[0][0]), lower = words<SIZES>(a[1].at[0][0]);
 #pragma unroll
           for (int j = 0; j < TN; ++j)
-            Unit::multiply(digits[p][i][j], upper, lower, words<SIZES>(b[j / PAIR][j % PAIR].at[0][0]));
+            Unit::multiply(digits[p][i][j], upper, lower, words<SIZES>(b[j].at[0][0]));
         }
       }
   }
@@ -248,14 +244,14 @@ struct Sliced : TensorCores<TILE, UNIT, COMPUTE, OFFSET, FA, FB> {
   // body(i, j, e, row, column) for the thread's sums and where they are in the tile.
   template <class Body>
   __device__ void each_place(const Body &body) const {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const Part part;
 #pragma unroll
     for (int i = 0; i < TM; ++i)
 #pragma unroll
       for (int j = 0; j < TN; ++j)
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          body(i, j, e, l * Tile::M + first_m + i * 16 + e / 2 * 8 + g, l * Tile::N + first_n + j * 8 + 2 * t + e % 2);
+          body(i, j, e, part.row(2 * i + e / 2), part.column(j, e));
   }
 
   template <class Work>

@@ -15,7 +15,7 @@ from contract.kernels.architectures import LAUNCH, STREAMED, Architecture
 from contract.kernels.call import Arguments, KernelCall, Memory, Pointer
 from contract.kernels.condition import Condition, begun, conditional_stub, headers
 from contract.kernels.configurations import SLICE_TILES, TensorTile
-from contract.kernels.gett import HEADERS, MainLoop, gett_calls, multiply
+from contract.kernels.gett import HEADERS, MainLoop, gett_calls, multiply, tensor_tile
 from contract.kernels.gett_model import best_shares
 from contract.kernels.gett_tiles import Share
 from contract.kernels.loops import Dimension, capacity, put_loop
@@ -274,9 +274,9 @@ def _product(
     packed = _packed(problem, room)
     types = f"{type_name(packed.dtype)}, {'long long' if packed.is_wide else 'int'}"
     main = MainLoop(
-        name=f"Sliced<{tile.type_name}, {tile.arithmetic.unit}, {types}",
+        name=f"Sliced<{tensor_tile(packed, tile)}, {tile.arithmetic.unit}, {types}",
         headers=("tensor", "slices"),
-        storage=tile.storage(1, room.planes, packed.dtype),
+        storage=tile.storage(1, room.planes),
         tables=3 * tile.l * (tile.m + tile.n) + 2 * tile.k,
         given=(
             *(room.exponents_a, room.exponents_b, room.need),

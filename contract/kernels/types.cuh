@@ -132,6 +132,23 @@ __device__ inline T scaled(T x, T factor) {
   return is_one(factor) ? x : multiply(factor, x);
 }
 
+// The same in a register from here on: the compiler would rather form it again for each use.
+template <class T>
+__device__ inline T *kept(T *in_memory) {
+  auto x = __cvta_generic_to_global(in_memory);
+  asm volatile("" : "+l"(x));
+  return (T *)__cvta_global_to_generic(x);
+}
+__device__ inline int kept(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+__device__ inline unsigned kept(unsigned x) { return (unsigned)kept((int)x); }
+__device__ inline unsigned long long kept(unsigned long long x) {
+  asm volatile("" : "+l"(x));
+  return x;
+}
+
 // ---- vectors -------------------------------------------------------------------------------------
 
 // N elements that one access moves.

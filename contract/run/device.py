@@ -32,7 +32,7 @@ from contract.kernels.call import (
 from contract.kernels.lower import lower
 from contract.kernels.recordable import recordable
 from contract.layout import offset_bounds, packed_strides, span
-from contract.logging import Ranges
+from contract.logging import LOGGER, Level, Ranges
 from contract.plan import Plan, Scalar, Step
 from contract.run.arrays import Array
 from contract.run.checking import check_plan
@@ -40,13 +40,16 @@ from contract.run.device_arrays import DeviceArrays
 from contract.run.driver_library import driver_library, unhindered
 from contract.run.executor import Footprint, Loaded, Scalars, inside_range
 from contract.run.kernel_modules import load_kernel
-from contract.run.tensor_maps import encoded
+from contract.run.tensor_maps import MAP_BYTES, encoded, why_refused
 from contract.workspace import rounded
 
 __all__ = ["DeviceExecutor", "DevicePlan"]
 
 MOST_HANDLES = 16  # of cuBLAS; each has a workspace on the device
 PER_THREAD = 2  # cudaStreamPerThread: a stream of each thread
+# CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, for which CuPy has no name: parts of sums are
+# never rounded to 16 bits, as they are by default where D has such a type.
+WIDE_SUMS = 16
 KEPT_MAPS = 64  # by address, for each map of a launch: a program reuses few arrays
 Addresses = Sequence[int]  # of the plan's slots, then of what a step needs for itself
 Launch = Callable[[Addresses, Scalars], None]
@@ -199,8 +202,8 @@ class DeviceExecutor:
         return Identity(card["name"].decode(), capability, card["multiProcessorCount"])
 
     def close(self) -> None:
-        """Forget the kernels and give the cuBLAS handles back."""
-        with self._lock, self.arrays.on(None):
+        """Forget the kernels, unload those of no plan, and give the cuBLAS handles back."""
+        with self._lock, self.arrays.on(None), unhindered():
             self._kernels.clear()
             blas, self._blas = self._blas, None
             if blas is not None:
@@ -259,7 +262,22 @@ class DeviceExecutor:
         return [call for step in plan.steps for call in self._lower(plan, step)]
 
     def _lower(self, plan: Plan, step: Step) -> tuple[DeviceCall, ...]:
-        return lower(plan, step, self.architecture, self._hopper)
+        calls = lower(plan, step, self.architecture, self._hopper)
+        refusal = self._refusal(calls)
+        if not refusal:
+            return calls
+        LOGGER.log(Level.HINT, f"no TMA, mma.sync instead: {refusal}")
+        return lower(plan, step, self.architecture)
+
+    def _refusal(self, calls: Sequence[DeviceCall]) -> str:
+        """Why the driver refuses a tensor map of the calls; empty where it does not."""
+        kernels = (call for call in calls if isinstance(call, KernelCall))
+        maps = [each for call in kernels for _, each in call.arguments.maps]
+        if not maps:
+            return ""
+        with self.arrays.on(None), unhindered():
+            memory = self._cupy.cuda.alloc(MAP_BYTES)  # a map says where a tensor begins, no more
+            return why_refused(driver_library(), maps, memory.ptr)
 
     def _build_step(self, plan: Plan, step: Step) -> tuple[Launch, ...]:
         return self._built(self._lower(plan, step))
@@ -413,7 +431,7 @@ class _Handles:
             return self._of_streams.popitem(last=False)[1]
         with unhindered():
             handle: int = self._cublas.create()
-            self._cublas.setMathMode(handle, self._cublas.CUBLAS_DEFAULT_MATH)
+            self._cublas.setMathMode(handle, self._cublas.CUBLAS_DEFAULT_MATH | WIDE_SUMS)
         return handle
 
 

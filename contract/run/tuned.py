@@ -156,11 +156,12 @@ def measured_fastest(
 ) -> tuple[Loaded, tuple[float, ...]]:
     """The fastest candidate on operands of ones, and the seconds of each; waits for a device."""
     plan = candidates[0].plan
-    one = np.dtype(candidates[0].scalar_type).type(1)
     inputs = [executor.allocate(slot.tensor) for slot in plan.slots[: plan.inputs]]
     addend = None if plan.addend is None else executor.allocate(plan.slots[plan.addend].tensor)
     for array in (*inputs, *([] if addend is None else [addend])):
         array[...] = 1
+
+    one = np.dtype(candidates[0].scalar_type).type(1)
 
     def measure(at: int) -> float:
         each = candidates[at]

@@ -151,6 +151,18 @@ def test_cublas_keeps_what_is_promised(
     assert_product(gpu.numpy(out), each, operands, Scaling(-1.5, 0.5, c), compute)
 
 
+@pytest.mark.parametrize("algo", [ct.Algo.GEMM, ct.Algo.GETT])
+def test_parts_of_sums_are_not_rounded(gpu: Device, algo: ct.Algo) -> None:
+    """2048 + 1 is 2048 in float16; cuBLAS may add parts of k in the type of D if it is let."""
+    x, y = np.zeros((8, 256), "f2", order="F"), np.ones((256, 8), "f2", order="F")
+    x[:, 0], x[:, 1], x[:, 255] = 2048, 0.75, 1
+    d = np.empty((8, 8), "f2", order="F")
+    wanted = ct.Contraction((operand(x, "ik"), operand(y, "kj")), operand(d, "ij"))
+    plan, out = gpu.handle.plan(wanted, ct.PlanPreference(algo=algo)), gpu.array(d)
+    gpu.handle.contract(plan, 1, gpu.array(x), gpu.array(y), 0, None, out)
+    assert (gpu.numpy(out) == 2050).all()
+
+
 @pytest.mark.parametrize("compute", ["TF32", "3XTF32", "16F"])
 @pytest.mark.parametrize("algo", [ct.Algo.GEMM, ct.Algo.GETT])
 def test_tf32_can_be_forbidden(

@@ -30,6 +30,7 @@ DTYPES = {
     "f64": np.float64,
     "f16x2": np.uint32,
     "bf16x2": np.uint32,
+    "byte": np.uint32,  # of which the low eight bits are used
     "pred": np.uint32,
 }
 
@@ -79,6 +80,10 @@ def values(kind: str, rng: np.random.Generator) -> Array:
     dtype = np.dtype(DTYPES[kind])
     if kind == "pred":
         return rng.integers(0, 2, THREADS).astype(dtype)
+    if kind == "byte":
+        return rng.permutation(np.r_[np.arange(THREADS - 6), 63, 64, 65, 127, 128, 255]).astype(
+            "u4"
+        )
     if kind in ("f16x2", "bf16x2"):
         halves = rng.standard_normal(2 * THREADS).astype(DTYPES[kind.removesuffix("x2")])
         return halves.view(np.uint32)
@@ -107,13 +112,13 @@ def _bits(kind: str) -> str:
 def _entry(index: int, each: Case) -> str:
     columns = [each.result, *each.sources]
     parameters = ", ".join(f".param .u64 p{i}" for i in range(len(columns)))
-    lines = [f".visible .entry case{index}({parameters})", "{", ".reg .b32 %tid;"]
-    lines += [".reg .b64 %a<4>;", "mov.u32 %tid, %tid.x;"]
+    lines = [f".visible .entry case{index}({parameters})", "{", ".reg .b32 %thread;"]
+    lines += [".reg .b64 %a<4>;", "mov.u32 %thread, %tid.x;"]
     for i, kind in enumerate(columns):
         # PTX has no 8-bit registers: b16 holds them.
         bits, size = _bits(kind), np.dtype(DTYPES[kind]).itemsize
         lines.append(f".reg .{'b16' if bits == 'b8' else bits} %v{i};")
-        lines.append(f"ld.param.u64 %a{i}, [p{i}]; mad.wide.u32 %a{i}, %tid, {size}, %a{i};")
+        lines.append(f"ld.param.u64 %a{i}, [p{i}]; mad.wide.u32 %a{i}, %thread, {size}, %a{i};")
         if i:
             lines.append(f"ld.global.{bits} %v{i}, [%a{i}];")
         if kind == "pred":

@@ -12,6 +12,7 @@ import pytest
 
 from . import nvrtc
 from .build import CompilerMissing, compiler
+from .card import Card
 from .cupy_surface import make_cupy
 from .device import Device, Module, Options, Schedule
 
@@ -19,8 +20,10 @@ SAMPLES = Path(__file__).parent / "samples"
 
 
 @pytest.fixture(scope="session")
-def device() -> Device:
-    """An emulated sm_90, where a C++ compiler and NVRTC are found."""
+def device(request: pytest.FixtureRequest) -> Device | Card:
+    """An emulated sm_90, where a C++ compiler and NVRTC are found; with --device gpu a real one."""
+    if request.config.getoption("--device") == "gpu":
+        return Card("sm_90")
     try:
         compiler()
         nvrtc.library()

@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 
 from . import ptx
+from .driver_library import LIBRARY
 from .library import Source, library, to_ptx
+from .tensor_map import TENSOR_MAP
 from .translate import static_shared
 
 GUARD = 256  # bytes around an allocation that no kernel may touch; also its alignment
@@ -161,20 +163,6 @@ class SparseAllocation(Allocation):
         self.bytes[offset : offset + data.size] = data
 
 
-TENSOR_MAP = np.dtype(
-    [
-        ("magic", "u8"),
-        ("base", "u8"),
-        ("extent", "u8", 5),
-        ("stride", "u8", 4),
-        ("box", "u4", 5),
-        ("rank", "u1"),
-        ("item", "u1"),
-        ("swizzle", "u1"),
-        ("rounds", "u1"),
-        ("rest", "u1", 16),
-    ]
-)
 _ENGINE = threading.Lock()  # it runs one launch at a time
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 
@@ -204,6 +192,7 @@ class Device:
 
     def __init__(self, arch: str = "sm_90") -> None:
         self.arch = arch
+        self.driver = LIBRARY
         self._allocations: dict[int, Allocation] = {}
 
     @property
@@ -394,7 +383,7 @@ def pack(entry: ptx.Entry, arguments: Sequence[Any]) -> np.ndarray[Any, Any]:
     )
     packed, end = np.zeros(MAX_PARAMETERS, np.uint8), 0
     for index, (argument, parameter) in enumerate(zip(arguments, entry.parameters, strict=True)):
-        data = _argument_bytes(argument, parameter)
+        data = argument_bytes(argument, parameter)
         _require(
             len(data) == parameter.size,
             f"{entry.name}: argument {index} has {len(data)} bytes, not {parameter.size}",
@@ -406,7 +395,7 @@ def pack(entry: ptx.Entry, arguments: Sequence[Any]) -> np.ndarray[Any, Any]:
     return packed[:end]
 
 
-def _argument_bytes(argument: Any, parameter: ptx.Variable) -> bytes:
+def argument_bytes(argument: Any, parameter: ptx.Variable) -> bytes:
     """An allocation is its pointer; Python numbers take the parameter's type."""
     match argument:
         case Allocation():

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .device import TENSOR_MAP
+from .tensor_map import TENSOR_MAP
 
 SUCCESS, INVALID_VALUE = 0, 1  # CUresult
 ITEMS = {1: 2, 11: 4}  # bytes of CU_TENSOR_MAP_DATA_TYPE_UINT16 and _TFLOAT32

@@ -8,7 +8,6 @@ from contract.kernels.call import KernelCall, Memory, Pointer, packed
 from contract.run.tensor_maps import encoded
 
 from .device import DEFAULT_SHARED, Allocation, Device, Module, Options
-from .driver_library import LIBRARY
 from .library import Source, to_ptx
 
 FLAGS = ("-ftz=true",)
@@ -36,7 +35,7 @@ def run_call(
     for at, pointer in call.arguments.pointers:
         data[at : at + 8] = np.array([address(pointer)]).view(np.uint8)
     for at, tensor_map in call.arguments.maps:
-        bytes_ = encoded(LIBRARY, tensor_map, address(tensor_map.pointer))
+        bytes_ = encoded(device.driver, tensor_map, address(tensor_map.pointer))
         data[at : at + len(bytes_)] = np.frombuffer(bytes_, np.uint8)
     for field in call.arguments.scalars:
         bytes_ = packed(field.dtype, scalars[field.scalar.value])

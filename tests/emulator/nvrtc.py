@@ -54,6 +54,16 @@ def version() -> tuple[int, int]:
 
 
 @functools.cache
+def architectures() -> tuple[int, ...]:
+    """The capabilities that it makes machine code for."""
+    count = ctypes.c_int()
+    _check(library().nvrtcGetNumSupportedArchs(ctypes.byref(count)))
+    found = (ctypes.c_int * count.value)()
+    _check(library().nvrtcGetSupportedArchs(found))
+    return tuple(found)
+
+
+@functools.cache
 def library() -> ctypes.CDLL:
     """Load libnvrtc from the NVIDIA wheels, else from the system."""
     found = next(_candidates(), None)

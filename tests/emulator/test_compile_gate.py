@@ -5,7 +5,7 @@ shared memory within bounds, wide loads and stores where layouts allow them.
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 
 import pytest
@@ -21,6 +21,7 @@ from contract.kernels.configurations import (
     CoreTile,
     HopperTile,
     TensorTile,
+    core_tiles,
 )
 from contract.kernels.elementwise import elementwise_calls
 from contract.kernels.gett import gett_calls
@@ -33,7 +34,14 @@ from contract.planner import make_plan
 from . import nvrtc
 from .device import Device
 from .products import case, modes
-from .sass import DisassemblerMissing, disassembler, instructions
+from .sass import (
+    DisassemblerMissing,
+    disassembler,
+    instructions,
+    loops,
+    main_loop,
+    wide_stores,
+)
 from .tensor_cases import KINDS, WITH_ALL_TILES, Kind, laid_out, tiles
 
 REGISTERS = 65536  # of a multiprocessor
@@ -107,23 +115,26 @@ def product(dtype: str, tile: CoreTile) -> Build:
     return build
 
 
-def products(dtype: str, size: int, count: int) -> list[Family]:
+def products(dtype: str, size: int, count: int, table: int = 80) -> list[Family]:
     return [
         Family(
             f"product {dtype} {tile.m}x{tile.n}x{tile.k} {tile.reason}",
             product(dtype, tile),
             tile.resident,
         )
-        for tile in CORE_TILES[size][:count]
+        for tile in core_tiles(table, size)[:count]
     ]
 
 
-def tensor_product(kind: Kind, tile: TensorTile, direction: tuple[str, str]) -> Build:
+def tensor_product(
+    kind: Kind, tile: TensorTile, direction: tuple[str, str], tensors: str = "abdc"
+) -> Build:
     _, types, dtype, compute = kind
 
     def build(architecture: Architecture) -> KernelCall:
         loops = modes(l=(1,), m=(256,), n=(256,), k=(256,))
         made = laid_out(case(loops, dtype, types=types, compute=compute), direction)
+        made = replace(made, layouts={name: made.layouts[name] for name in tensors})
         (call,) = gett_calls(made.plan(), made.step(), architecture, Share(tile, 1, 256))
         return call
 
@@ -186,8 +197,8 @@ MOVERS = [
     Family("product complex128", reduction("abc->b", LARGE, "complex128", "mul"), 3),
 ]
 PRODUCTS = [
-    *products("float32", 4, 12),
-    *products("float64", 8, 6),
+    *products("float32", 4, 14),
+    *products("float64", 8, 8),
     *products("complex64", 8, 2),
     *products("complex128", 16, 2),
     *products("float16", 4, 2),
@@ -220,7 +231,8 @@ EVERYWHERE = [*MOVERS[:4], *MOVERS[9:11], *PRODUCTS[:2], *PRODUCTS[12:13]]
 CASES = [
     *((90, family) for family in (*MOVERS, *PRODUCTS)),
     *zip(cycle((80, 100)), EVERYWHERE, strict=False),
-    *((OLDEST, family) for family in (MOVERS[0], MOVERS[9], PRODUCTS[0])),
+    *((OLDEST, family) for family in (MOVERS[0], MOVERS[9])),
+    *((OLDEST, family) for family in products("float32", 4, 6, OLDEST)),
     *TENSOR,
     *((capability, SLICES[0]) for capability in (80, 90, 120)),
     *((90, family) for family in SLICES[-3:]),
@@ -294,6 +306,70 @@ def test_units_are_in_the_machine_code(device: Device, unit: str) -> None:
     kind = next(each for each in KINDS if each[0].unit == unit)
     call = tensor_product(kind, tiles(kind)[2], ("m", "n"))(architecture_of(90))
     assert UNITS[unit] <= instructions(nvrtc.compile_cubin(call.source, "sm_90", FLAGS).code)
+
+
+@pytest.mark.usefixtures("reads_machine_code")
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize(
+    ("first", "most"), [((0, 1, 2), 0.15), ((3, 2, 1), 0.18)], ids=["along the tile", "along k"]
+)
+def test_multiply_adds_fill_the_main_loop(
+    device: Device, capability: int, first: tuple[int, ...], most: float
+) -> None:
+    """The next table of k, which one warp makes, is not counted."""
+    tile = CORE_TILES[4][0]
+    made = case(modes(l=(1,), m=(1024,), n=(1024,), k=(1024,)), first=first)
+    (call,) = gett_calls(
+        made.plan(), made.step(), architecture_of(capability), Share(tile, 1, 1024)
+    )
+    code = nvrtc.compile_cubin(call.source, f"sm_{capability}", FLAGS).code
+    loop = main_loop(code, "FFMA", seldom="STS")
+    assert loop.count("FFMA") == tile.thread_m * tile.thread_n * tile.k
+    assert loop.count("LDGSTS") > 0
+    assert 1 - loop.count("FFMA") / len(loop) < most
+
+
+# Instructions of a step of the largest tile for 64 of the tensor cores', by arithmetic.
+MOST_INSTRUCTIONS = {"F16": 280, "Tf32<1>": 320, "Tf32<2>": 250, "Bf16<3>": 340}
+FOR_16_BYTES = 16  # instructions at the end of a tile that is inside of D
+
+
+def largest_tile(unit: str, direction: str) -> bytes:
+    """The machine code of the product by the largest tile, without C."""
+    kind = next(each for each in KINDS if each[0].unit == unit and each[2].startswith("float"))
+    way = direction[0], direction[1]
+    call = tensor_product(kind, tiles(kind)[0], way, "abd")(architecture_of(90))
+    return nvrtc.compile_cubin(call.source, "sm_90", FLAGS).code
+
+
+@pytest.mark.usefixtures("reads_machine_code")
+@pytest.mark.parametrize("direction", ["mn", "kk"])
+@pytest.mark.parametrize("unit", MOST_INSTRUCTIONS)
+def test_steps_take_few_instructions(device: Device, unit: str, direction: str) -> None:
+    """Those that make offsets of k's are counted, too, though most steps jump over them."""
+    step = next(loop for loop in loops(largest_tile(unit, direction)) if "HMMA" in loop)
+    assert "LDGSTS" in step
+    taken = 64 * len(step) / step.count("HMMA")
+    assert taken <= MOST_INSTRUCTIONS[unit], f"{taken} instructions"
+
+
+@pytest.mark.usefixtures("reads_machine_code")
+@pytest.mark.parametrize("direction", ["mn", "kk"])
+@pytest.mark.parametrize("unit", ["F16", "Tf32<1>", "Tf32<2>", "F64<8>"])
+def test_ends_of_tiles_take_few_instructions(device: Device, unit: str, direction: str) -> None:
+    """D is written from registers, in accesses of 8 or 16 bytes."""
+    count, written = wide_stores(largest_tile(unit, direction))
+    assert count / (written / 16) <= FOR_16_BYTES
+
+
+@pytest.mark.parametrize("direction", [("m", "n"), ("m", "k"), ("k", "n"), ("k", "k")])
+def test_two_blocks_of_the_large_tile_of_float64(
+    device: Device, direction: tuple[str, str]
+) -> None:
+    kind = next(each for each in KINDS if each[0] is F64_WIDE and each[2] == "float64")
+    tile = tiles(kind)[0]
+    assert (tile.m, tile.n, tile.resident) == (128, 64, 2)
+    check_machine_code(90, Family("float64", tensor_product(kind, tile, direction), 2))
 
 
 @pytest.mark.usefixtures("reads_machine_code")

@@ -88,6 +88,22 @@ def test_fast_types_do_round(cupy: ModuleType) -> None:
     assert got[0, 0] == 1
 
 
+@pytest.mark.parametrize(("mode", "expected"), [(0, 2048), (16, 2050)])
+def test_parts_of_sums_are_rounded_unless_that_is_forbidden(
+    cupy: ModuleType, mode: int, expected: int
+) -> None:
+    handle, ones = cupy.cuda.get_cublas_handle(), np.ones((4, 1), "f2")
+    cupy.cuda.cublas.setMathMode(handle, mode)
+    a = np.array([[2048, 0.75, 1, 0]], "f2")  # 2048 + 1 is rounded to even
+    x, y, z = cupy.asarray(a), cupy.asarray(ones), cupy.empty((1, 1), "f2")
+    one, zero = np.ones((), "f4"), np.zeros((), "f4")
+    cupy.cuda.cublas.gemmEx(
+        *(handle, 0, 0, 1, 1, 4, one.ctypes.data, x.data.ptr, TYPES["f2"], 1),
+        *(y.data.ptr, TYPES["f2"], 4, zero.ctypes.data, z.data.ptr, TYPES["f2"], 1, 68, -1),
+    )
+    assert z.item() == expected
+
+
 def _multiply(cupy: ModuleType, a: Any, b: Any, compute: int) -> Any:
     x, y = cupy.asarray(a, order="F"), cupy.asarray(b, order="F")
     (m, k), n = a.shape, b.shape[1]

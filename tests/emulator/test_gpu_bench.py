@@ -1,8 +1,10 @@
 """The suites' path on a GPU, on the emulator: times mean nothing there, checked results do."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +14,15 @@ import pytest
 
 import contract
 from bench import __main__ as command
-from bench import candidates, gpu, gpu_peers, small_calls
+from bench import candidates, cutensor, gpu, gpu_peers, small_calls
 from bench.device import Ceilings, Sizes
+from bench.library import Library
 from bench.measure import calls_for
 from bench.peers import find_peers
 from bench.suites import column_major
 from contract import ComputeType
 
+from .build import compiler
 from .cupy_surface.surface import installed
 from .device import Device
 
@@ -111,6 +115,12 @@ def test_candidates_are_ranks_of_the_device(
     assert 1e-2 < row["error"]["contract"] < 1
 
 
+# All that CuPy 14 has.
+COMPUTE_DESCRIPTORS = {
+    f"COMPUTE_DESC_{kind}" for kind in ("16F", "16BF", "TF32", "3xTF32", "32F", "64F")
+}
+
+
 class Binding:
     """What CuPy's binding of cuTENSOR is to a peer: names, and functions that are recorded."""
 
@@ -118,9 +128,11 @@ class Binding:
         self.calls: list[tuple[Any, ...]] = []
 
     def __getattr__(self, name: str) -> Any:
-        if name == "COMPUTE_DESC_4X16F":
+        if name.startswith("COMPUTE_DESC_") and name not in COMPUTE_DESCRIPTORS:
             raise AttributeError(name)
-        return name if name.isupper() else lambda *given: self.calls.append((name, *given)) or 0
+        if name in COMPUTE_DESCRIPTORS or name.isupper():
+            return name
+        return lambda *given: self.calls.append((name, *given)) or 0
 
 
 def test_cutensor_gets_the_compute_type_for_contractions_alone(
@@ -132,18 +144,32 @@ def test_cutensor_gets_the_compute_type_for_contractions_alone(
     monkeypatch.setattr(libs, "cutensor", binding, raising=False)
     library = gpu_peers.PEERS["cutensor"]()
     half, single = (cupy.empty((2, 2), dtype, order="F") for dtype in ("float16", "float32"))
-    for compute in (None, ComputeType.TF32):
+    for compute in (None, ComputeType.TF32, ComputeType.TF32X3):
         library.allow(compute)
         for text, *operands in (("ij,jk->ik", single, single), ("ij->j", single), ("ij->j", half)):
             library.product(text, operands, None)()
     created = [call for call in binding.calls if call[0].startswith("createC")]
     reduced = [call for call in binding.calls if call[0] == "createReduction"]
-    assert [call[-1] for call in created] == ["COMPUTE_DESC_32F", "COMPUTE_DESC_TF32"]
-    assert [call[-1] for call in reduced] == ["COMPUTE_DESC_32F"] * 4
+    allowed = [call[-1].removeprefix("COMPUTE_DESC_") for call in created]
+    assert allowed == ["32F", "TF32", "3xTF32"]
+    assert [call[-1] for call in reduced] == ["COMPUTE_DESC_32F"] * 6
     types = [call[5] for call in binding.calls if call[0] == "createTensorDescriptor"]
     assert set(types) == {"R_32F", "R_16F"}
     with pytest.raises(ImportError, match="has no COMPUTE_DESC_4X16F"):
         library.allow(ComputeType.F16X4)
+
+
+@pytest.mark.usefixtures("device")  # its compiler
+def test_cutensor_is_asked_for_what_cupy_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    source, library = tmp_path / "descriptors.cpp", tmp_path / "libcutensor.so"
+    source.write_text('extern "C" { extern void *const CUTENSOR_COMPUTE_DESC_4X16F = (void *)42; }')
+    subprocess.run([*compiler(), "-shared", "-fPIC", "-o", library, source], check=True)
+    monkeypatch.setattr(cutensor, "LIBRARY", str(library))
+    assert cutensor._descriptor(Binding(), ComputeType.F16X4) == 42
+    with pytest.raises(ImportError, match="has no COMPUTE_DESC_9X16BF"):
+        cutensor._descriptor(Binding(), ComputeType.BF16X9)
 
 
 @pytest.mark.parametrize(
@@ -200,6 +226,51 @@ def test_missing_peers_are_named(
     assert "missing: torch: No module named 'torch'" in capsys.readouterr().out
     found = json.loads((tmp_path / "out.json").read_text())
     assert found["missing"] == {"torch": "No module named 'torch'"}
+
+
+@pytest.mark.usefixtures("tiny", "cupy")
+def test_a_peer_that_cannot_be_made_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(command.PEERS["gpu"], "cutensor", refuse)  # type: ignore[arg-type]
+    arguments = ["reduce", "--cases", "1", "--device", "gpu", "--peers", "cutensor"]
+    assert command.main([*arguments, "--json", str(tmp_path / "out.json")]) == 0
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["missing"] == {"cutensor": "RuntimeError: CUTENSOR_STATUS_NOT_SUPPORTED"}
+
+
+@pytest.mark.usefixtures("tiny", "cupy")
+def test_a_peer_that_refuses_a_case_fails_it_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = Library(refuse, lambda x: x)
+    monkeypatch.setitem(command.PEERS["gpu"], "cupy", lambda: library)  # type: ignore[arg-type]
+    assert run("reduce", "1", tmp_path / "out.json") == 1
+    (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert row["failed"] == {"cupy": "RuntimeError: CUTENSOR_STATUS_NOT_SUPPORTED"}
+    assert len(row["samples"]["contract"]) == 5
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_peer_that_fails_later_is_called_no_more(
+    cupy: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    right, calls = cupy.einsum, count()
+
+    def einsum(*given: Any, **options: Any) -> Any:
+        return right(*given, **options) if next(calls) < 3 else refuse()
+
+    monkeypatch.setattr(cupy, "einsum", einsum)
+    assert run("reduce", "1", tmp_path / "out.json") == 1
+    (row,) = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert row["failed"].keys() == {"cupy"}
+    assert "NOT_SUPPORTED, after right results" in row["failed"]["cupy"]
+    assert len(row["samples"]["contract"]) == 5
+    assert next(calls) == 4
+
+
+def refuse(*given: Any) -> Any:
+    raise RuntimeError("CUTENSOR_STATUS_NOT_SUPPORTED")
 
 
 def test_arrays_keep_strides_and_results_keep_their_order(
@@ -280,8 +351,10 @@ def test_small_calls_are_right_and_a_wrong_one_is_seen(
     permuted = small_calls.CALLS[0]
     monkeypatch.setattr(small_calls, "DTYPES", ("float32",))
     monkeypatch.setattr(small_calls, "CALLS", (permuted,))
+    monkeypatch.setattr(small_calls, "LARGE", small_calls.PRODUCT)
+    monkeypatch.setattr(small_calls, "COMPUTE", small_calls.COMPUTE[:1])
     assert small_calls.main() == 0
     twisted = (lambda text, x: contract.permute(text, x, alpha=1.001), *permuted[1:])
     monkeypatch.setattr(small_calls, "CALLS", (twisted,))
     assert small_calls.main() == 1
-    assert "abc->cab float32: relative error 1.0e-03" in capsys.readouterr().out
+    assert "abc->cab float32: error 1.0e-03" in capsys.readouterr().out

@@ -29,7 +29,7 @@ BUGS = {
 @pytest.fixture(scope="module")
 def hopper(device: Device) -> tuple[Device, Module]:
     """An sm_90a with samples/hopper.cu loaded."""
-    own = Device("sm_90a")
+    own = type(device)("sm_90a")
     source = Path(__file__).parent / "samples" / "hopper.cu"
     return own, own.load(source.read_text())
 

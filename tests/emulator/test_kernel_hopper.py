@@ -18,6 +18,7 @@ from contract.kernels.configurations import HOPPER_TILES, HopperTile
 from contract.kernels.hopper import hopper_calls
 from contract.kernels.jit import baked
 from contract.kernels.lower import lower
+from contract.logging import LOGGER
 from contract.operators import Operator
 from contract.run import device as device_executor
 from contract.run.driver_library import driver_library
@@ -328,6 +329,26 @@ def test_the_executor_fills_in_maps_for_every_address(
         np.testing.assert_allclose(cupy.asnumpy(out), a @ b.T, rtol=2e-3)
     assert len(encodings) == 4
     assert counters(cupy).launches[-1].shared > 48 << 10
+
+
+def test_a_map_the_driver_refuses_leaves_the_product_to_others(
+    handle: tuple[ModuleType, Handle], rng: Rng, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is known when the plan is made, and said."""
+    cupy, own = handle
+    refused = lambda *_: 1  # noqa: E731 - CUDA_ERROR_INVALID_VALUE
+    monkeypatch.setattr(driver_library(), "cuTensorMapEncodeTiled", refused)
+    lines: list[str] = []
+    monkeypatch.setattr(LOGGER, "log", lambda level, message: lines.append(message))
+    x, y = (cupy.asarray(rng.random((96, 72)).astype("f2")) for _ in range(2))
+    out = cupy.ndarray((96, 96), "f2")
+    wanted = ct.Contraction((operand(x, "mk"), operand(y, "nk")), operand(out, "mn"))
+    plan = own.plan(wanted, ct.PlanPreference(algo=ct.Algo.GETT))
+    assert "float16 tensor cores" in plan.reasons[0]
+    assert any("no TMA, mma.sync instead: The CUDA driver refuses (error 1)" in x for x in lines)
+    own.contract(plan, 1.0, x, y, 0, None, out)
+    expected = x.get().astype("f4") @ y.get().astype("f4").T
+    np.testing.assert_allclose(out.get(), expected, rtol=2e-3)
 
 
 def test_it_is_used_where_it_is_asked_for_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from contract.kernels.gett_tiles import Share, resident
 from contract.operators import Operator
 
 from .device import Device, Options, Schedule
-from .products import Case, Data, case, check, modes, workload
+from .products import Case, Data, Layout, case, check, modes, workload
 from .tensor_cases import HALF, KINDS, WITH_ALL_TILES, Kind, laid_out, tiles
 
 Rng = np.random.Generator
@@ -102,6 +102,38 @@ def test_every_tile(
             shift = 0 if unit > 1 else 1
             made = case(modes(**sizes), dtype, types=types, compute=compute, shift=shift)
             run(device, rng, laid_out(made, direction), tile, options=options)
+
+
+# --- rows that lie apart --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "rows", "written"),
+    [
+        (KINDS[0], 2, (16, 40), "4, 8, 4"),
+        (KINDS[4], 1, (24, 48), "4, 8, 8"),
+        (KINDS[1], 1, (16, 40), "4, 8, 4"),
+        (KINDS[4], 1, (32, 24), "4, 16, 8"),
+        (KINDS[4], 0, (16, 48), "8, 16, 8"),
+        (KINDS[9], 0, (8, 24), "2, 4, 4"),
+        (KINDS[9], 3, (8, 6), "2, 4, 4"),
+        (KINDS[9], 5, (4, 6), "2, 4, 4"),
+        (KINDS[10], 2, (8, 12), "2, 4, 4"),
+    ],
+    ids=lambda x: x[0].unit + "-" + x[2] if isinstance(x, tuple) and len(x) == 4 else str(x),
+)
+def test_rows_of_a_are_not_those_of_d(
+    device: Device, rng: Rng, kind: Kind, row: int, rows: tuple[int, int], written: str
+) -> None:
+    """One mode lies side by side in A and another in D: both are accessed in vectors."""
+    _, types, dtype, compute = kind
+    tile = tiles(kind)[row]
+    loops = modes(l=(3,), m=(*rows, 3), n=(tile.n - 7,), k=(tile.k + 9,))
+    made = case(loops, dtype, types=types, compute=compute)
+    order = {"a": (1, 2, 3, 5, 0), "d": (2, 1, 4, 3, 0), "c": (4, 2, 1, 3, 0)}
+    layouts = {name: Layout(x) for name, x in order.items()} | {"b": made.layouts["b"]}
+    stub = run(device, rng, replace(made, layouts=layouts), tile)
+    assert f"{tile.stages}, {written}>" in stub
 
 
 # --- sharing the work -----------------------------------------------------------------------------
@@ -221,7 +253,7 @@ def test_operators_do_not_touch_what_is_beyond_k(device: Device, rng: Rng) -> No
 ADDRESSES = """
 extern "C" __global__ void addresses(int *out) {
   using namespace contract;
-  using Place = Staged<Factor<%s, Operator::IDENTITY, Along::%s, 1>, %s, %d, %d>;
+  using Place = Staged<Factor<%s, Operator::IDENTITY, Along::%s, 1>, %d, %d, %d>;
   for (int row = 0; row < %d; ++row)
     for (int k = 0; k < %d; ++k) out[row * %d + k] = Place::at(row, k);
 }
@@ -229,47 +261,53 @@ extern "C" __global__ void addresses(int *out) {
 
 
 @pytest.mark.parametrize(
-    ("type_name", "size", "unit", "per", "k"),
+    ("type_name", "size", "near", "k"),
     [
-        ("float", 4, "Tf32<1>", 2, 16),
-        ("float", 4, "Bf16<3>", 4, 16),
-        ("Half", 2, "F16", 4, 32),
-        ("signed char", 1, "Int8<signed char>", 8, 64),
-        ("double", 8, "F64<4>", 1, 16),
-        ("double", 8, "F64<8>", 2, 16),
-        ("Complex<float>", 8, "Tf32<1>", 2, 16),
-        ("Complex<double>", 16, "F64<4>", 1, 8),
-        ("Complex<double>", 16, "F64<8>", 2, 8),
+        ("float", 4, 2, 16),
+        ("float", 4, 4, 16),
+        ("Half", 2, 2, 32),
+        ("signed char", 1, 4, 64),
+        ("double", 8, 1, 16),
+        ("Complex<float>", 8, 2, 16),
+        ("Complex<double>", 16, 1, 8),
     ],
 )
 @pytest.mark.parametrize("along", ["K", "TILE"])
 def test_no_bank_is_met_twice(
-    device: Device, type_name: str, size: int, unit: str, per: int, k: int, along: str
+    device: Device, type_name: str, size: int, near: int, k: int, along: str
 ) -> None:
     """The words that each phase of an access reads lie in different banks."""
     rows = 128
-    text = ADDRESSES % (type_name, along, unit, rows, k, rows, k, k)
+    text = ADDRESSES % (type_name, along, rows, k, near, rows, k, k)
     call = gett_calls(*tensor_example())[0]
     source = replace(call, stub=text).source
     memory = device.allocate(rows * k * 4)
     device.load(source, ("-ftz=true",)).launch("addresses", (1,), (1,), [memory.pointer])
     at = memory.download("i4", (rows, k))
     assert sorted(at.ravel()) == list(range(0, rows * k * size, size)), "not a rearrangement"
-    turns = size == 2 and along == "TILE"
-    width = min(16, per * size) if along == "K" else 16 if turns else size
-    lanes = 128 // max(width, 4)  # of a phase
-    for first in range(0, k, 4 * per):
-        for phase in range(0, 32, lanes):
-            read = []
-            for lane in range(phase, phase + lanes):
-                if turns:  # ldmatrix: eight rows of 16 bytes, in the order of the fragments
-                    read.append(at[0, first + lane // 2 % 4 * 4 + lane % 2 + lane // 8 % 2 * 2])
-                else:
-                    read.append(at[lane // 4, first + lane % 4 * per])
-            words = {(a // 4 + w) for a in read for w in range(max(width // 4, 1))}
-            banks = [word % 32 for word in words]
-            assert len(banks) == len(set(banks)), (first, phase, banks)
+    for width, lanes in accesses(size, near, along):
+        for first in range(0, k, 4 * near):
+            for phase in range(0, 32, 128 // width):
+                read = [
+                    at[row, first + depth] for row, depth in lanes[phase : phase + 128 // width]
+                ]
+                words = {(start // 4 + word) for start in read for word in range(width // 4)}
+                banks = [word % 32 for word in words]
+                assert len(banks) == len(set(banks)), (width, first, phase, banks)
     memory.free()
+
+
+def accesses(size: int, near: int, along: str) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """The bytes of an access, and the row and the k of every lane."""
+    if 4 * near * size == 16 and (size == 2 or (size == 1 and along == "K")):
+        down = [(lane % 8, 0) if along == "K" else (0, lane % 8) for lane in range(32)]
+        yield 16, down  # ldmatrix
+    if along == "K" and size >= 4:
+        yield min(16, near * size), [(lane // 4, lane % 4 * near) for lane in range(32)]
+    if along == "TILE":
+        for beside in (1, 2, 4, 8):
+            if 4 <= beside * size <= 16 and size > 1:
+                yield beside * size, [(lane // 4 * beside, lane % 4 * near) for lane in range(32)]
 
 
 def tensor_example() -> tuple[Any, ...]:
@@ -328,7 +366,7 @@ def test_shares_fit_the_architecture(architecture: Architecture) -> None:
         )
         assert tensor == core or isinstance(chosen.tile, TensorTile) is (tensor > core)
         for tile in tensor_tiles(unit, size, dtype):
-            fits = architecture.shared // (tile.storage(size, size, dtype) + 1024)
+            fits = architecture.shared // (tile.storage(size, size) + 1024)
             assert resident(work, tile, architecture) <= min(tile.resident, fits)
 
 

@@ -164,7 +164,7 @@ def check_bits(device: Device, change: Change) -> None:
 
 
 def check_product(device: Device, change: Change) -> None:
-    for m, n, k in ((37, 21, 50), (5, 70, 300)):
+    for m, n, k in ((37, 21, 50), (5, 70, 430)):
         a, b = numbers(m, 2, k), numbers(k, n)
         c = numbers(m, n, 2)
         out = np.empty((m, n, 2), "f4", order="F")
@@ -219,6 +219,28 @@ def check_nearest(device: Device, change: Change) -> None:
     check(data, data.run(device, [changed(call, change)], (1, 0, 0), HOW), (1, 0, 0))
 
 
+def check_deep(device: Device, change: Change) -> None:
+    """So many k's that both halves of the tables of their offsets are used again; A along k."""
+    loops = modes(m=(20,), n=(17,), k=(23, 31))
+    made = case(loops, compute=ct.ComputeType.TF32, first=(2,))
+    multiplied(device, change, made, TF32, row=3)
+
+
+def check_infinite(device: Device, change: Change) -> None:
+    """The second part of an infinite number is no number; the numbers beside it are."""
+    made = case(modes(m=(5,), n=(3,), k=(4,)), compute=ct.ComputeType.TF32X3, first=(2, 1))
+    data = Data(made, np.random.default_rng(3))
+    for name in "ab":
+        data.held[name][...] = 1
+    data.held["a"][2, 1] = np.inf
+    chosen = Share(tensor_tiles(TF32X3, 4, "float32")[2], 1, 4)
+    (call,) = gett_calls(made.plan(), made.step(), ARCHITECTURE, chosen)
+    found = data.run(device, [changed(call, change)], (1, 0, 0), HOW)[:15].reshape(5, 3)
+    wanted = np.full((5, 3), 4.0)
+    wanted[1] = np.inf
+    np.testing.assert_array_equal(found, wanted)
+
+
 def check_in_parts(device: Device, change: Change) -> None:
     loops = modes(m=(70,), n=(66,), k=(230,))
     made = case(loops, compute=ct.ComputeType.TF32X3, first=(2, 1))
@@ -266,6 +288,8 @@ CHECKS = (
     check_product_without_addend,
     check_rounded,
     check_nearest,
+    check_deep,
+    check_infinite,
     check_in_parts,
     check_turned16,
     check_complex,
@@ -335,7 +359,10 @@ BUGS = (
         check_product,
     ),
     Bug("offsets of the step before", "fetch(slot ^ 1);", "fetch(slot);", check_product),
-    Bug("rows beyond the end", "!is_row(row) || ", "", check_product),
+    Bug("a step read before it has come", '"cp.async.wait_all;"', '""', check_product),
+    Bug("numbers beyond the last k", "there ? BYTES : 0", "BYTES", check_product),
+    Bug("half of a step too few", "more || left > Tile::K / 2", "more", check_product),
+    Bug("rows beyond the end", "whole || is_row(row)", "true", check_product),
     Bug(
         "beta not applied",
         "convert<Compute>(c)), beta)",
@@ -355,9 +382,22 @@ BUGS = (
         "wait_copies<AHEAD - 1>();",
         check_rounded,
     ),
-    Bug("no zeros beyond the last k", "valid ? BYTES : 0", "BYTES", check_rounded),
-    Bug("cut instead of rounded", "bits + 0x1000", "bits", check_nearest),
-    Bug("rows in another order", "e / 2 * 8 + g", "e / 2 + 2 * g", check_rounded),
+    Bug("no zeros beyond the last k", "inside ? BYTES : 0", "BYTES", check_rounded),
+    Bug("cut instead of rounded", "cvt.rn.tf32.f32", "cvt.rz.tf32.f32", check_nearest),
+    Bug("rows in another order", "row / APART % RUN) * 8", "0) * 8", check_deep),
+    Bug("other columns", "lane % 4 * 2) + Columns", "lane % 4) + Columns", check_rounded),
+    Bug(
+        "offsets of k that are still in use",
+        "tabulate_k(table == AHEAD ? CHUNK : 0,",
+        "tabulate_k(table == AHEAD ? 0 : CHUNK,",
+        check_deep,
+    ),
+    Bug(
+        "sums that are not finite kept",
+        "if (!__syncthreads_or(zero != 0)) return;",
+        "return;",
+        check_infinite,
+    ),
     Bug("columns of another warp", "warp / Tile::WARPS_M % Tile::WARPS_N", "0", check_rounded),
     Bug(
         "the next tile's tables over this one's",
@@ -375,8 +415,14 @@ BUGS = (
     ),
     Bug(
         "k of another fragment",
-        "% 4 * 4 + lane / 8 % 2 * 2",
-        "% 4 * 4 + 2 - lane / 8 % 2 * 2",
+        "const int k = upper * 4 * NEAR;",
+        "const int k = 0;",
+        check_turned16,
+    ),
+    Bug(
+        "a k twice in a fragment",
+        "k + depth(2 * w + 1));",
+        "k + depth(2 * w));",
         check_turned16,
     ),
     Bug(
@@ -385,7 +431,7 @@ BUGS = (
         "lower = Unit::negative(lower)",
         check_complex,
     ),
-    Bug("operators beyond the last k", "|| k + e < left", "|| true", check_complex),
+    Bug("operators beyond the last k", "depth(e) < left", "depth(e) < 64", check_complex),
     Bug(
         "a stage refilled while it is read",
         "s.empty[ring.slot].wait(ring.parity ^ 1);",

@@ -36,6 +36,7 @@ LEVELS = (
         "run.host_views",
         "run.cupy_module",
     },
+    {"run.kernel_files"},
     {"calibration_files", "run.progress", "run.processor", "run.driver_library", "run.tensor_maps"},
     {"run.kernel_modules", "nvtx", "run.jax_library", "run.torch_library"},
     {"run.libraries"},

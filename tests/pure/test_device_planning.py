@@ -17,7 +17,7 @@ from contract import Algo, ComputeType
 from contract.kernels.architectures import ARCHITECTURES, Architecture, architecture_of
 from contract.kernels.blas_model import blas_compute
 from contract.kernels.call import BlasCall, KernelCall
-from contract.kernels.configurations import TensorTile
+from contract.kernels.configurations import CoreTile, TensorTile
 from contract.kernels.lower import lower
 from contract.plan import Candidate, Elementwise, Gemm, Gett, Permute, Plan, step_bytes
 from contract.planner import make_plan
@@ -135,6 +135,19 @@ def test_ranks_are_configurations(compute: ComputeType | None) -> None:
     assert any(tensor) is (compute is TF32)
     with pytest.raises(ct.NotSupportedError, match="there are 6"):
         plan_of("akb,kc->abc", extents, algo=Algo.GETT, rank=6)
+
+
+@pytest.mark.parametrize("compute", [ComputeType.TF32X3, ComputeType.BF16X9])
+@pytest.mark.parametrize("capability", [80, 86, 90, 100])
+def test_cuda_cores_win_where_operands_would_be_split(
+    capability: int, compute: ComputeType
+) -> None:
+    extents = {"a": 64, "b": 64, "c": 2048, "k": 2048}
+    gpu = architecture_of(capability)
+    (step,) = plan_of("akb,kc->abc", extents, gpu, Algo.GETT, compute=compute).steps
+    assert isinstance(step, Gett)
+    assert step.share is not None
+    assert isinstance(step.share.tile, CoreTile)
 
 
 def test_explain_shows_configurations() -> None:

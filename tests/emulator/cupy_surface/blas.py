@@ -29,7 +29,7 @@ from .status import CUBLASError, CUDARuntimeError, refuse
 
 NOT_INITIALIZED, INVALID_VALUE, NOT_SUPPORTED = 1, 7, 15
 HOST, DEVICE = 0, 1
-TF32_MATH = 3
+TF32_MATH, WIDE_SUMS = 3, 16
 
 CONSTANTS = {
     "CUBLAS_OP_N": 0,
@@ -140,7 +140,7 @@ class Blas:
 
     def setMathMode(self, handle: int, mode: int) -> None:
         """Allow tensor cores with less accuracy."""
-        if mode & ~16 not in (0, 1, 2, TF32_MATH):
+        if mode & ~WIDE_SUMS not in (0, 1, 2, TF32_MATH):
             raise refuse(CUBLASError, INVALID_VALUE, f"math mode {mode}")
         self._of(handle).math_mode = mode
 
@@ -247,13 +247,15 @@ class Blas:
         a = _matrix("A", call.a, (m, k) if opa == 0 else (k, m), opa)
         b = _matrix("B", call.b, (k, n) if opb == 0 else (n, k), opb)
         c = _matrix("C", call.c, (m, n), 0)
-        if handle.math_mode & ~16 == TF32_MATH and compute == COMPUTE_32F and a.dtype.char in "fF":
+        rounds = handle.math_mode & ~WIDE_SUMS == TF32_MATH
+        if rounds and compute == COMPUTE_32F and a.dtype.char in "fF":
             compute = FAST_TF32
         alpha, beta = (
             self._scalar(handle, name, pointer, DTYPES[scalar])
             for name, pointer in (("alpha", call.alpha), ("beta", call.beta))
         )
-        return Product(compute, call.batch, a, b, c, alpha, beta)
+        narrow = c.dtype.itemsize == 2 and not handle.math_mode & WIDE_SUMS
+        return Product(compute, call.batch, a, b, c, alpha, beta, narrow)
 
     def _scalar(self, handle: Handle, name: str, pointer: int, dtype: np.dtype[Any]) -> Scalar:
         """Read a host scalar now; a vector of two parts is aligned as CUDA declares it."""

@@ -216,9 +216,11 @@ class LoadedModule:
 
     def __init__(self) -> None:
         self._shared_limits: dict[str, int] = {}
+        self._driver.classes.loaded_modules.add(self)
 
     def load(self, cubin: bytes) -> None:
         """Load PTX text; machine code cannot be emulated."""
+        self._driver.refuse_unsafe_call()
         if cubin[:4] == b"\x7fELF":
             raise NotImplementedError("the emulator loads PTX, not machine code")
         self._image = load_ptx(cubin.rstrip(b"\0").decode(), self._driver.arch)

@@ -115,7 +115,10 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """C = alpha op(A) op(B) + beta C for each of a batch."""
+    """C = alpha op(A) op(B) + beta C for each of a batch.
+
+    ``narrow``: parts of sums may be rounded to the type of C, and are.
+    """
 
     compute: int
     batch: int
@@ -124,6 +127,7 @@ class Product:
     c: Matrix
     alpha: Scalar
     beta: Scalar
+    narrow: bool = False
 
     def __call__(self, live: Live) -> None:
         """Compute; C is read only where beta is not zero, A and B even where alpha is."""
@@ -146,10 +150,19 @@ class Product:
             for name, each in (("A", self.a), ("B", self.b))
         )
         with np.errstate(all="ignore"):
-            product = np.matmul(left, right).swapaxes(1, 2)
+            product = self._multiplied(left, right).swapaxes(1, 2)
             if self.compute == COMPUTE_16F:
                 product = product.astype(np.float16).astype(np.float32)
             return self._wide(alpha) * product
+
+    def _multiplied(self, left: Any, right: Any) -> Any:
+        """left right; in two parts of k where sums may be narrow."""
+        if not self.narrow:
+            return np.matmul(left, right)
+        half = left.shape[2] // 2
+        first = np.matmul(left[:, :, :half], right[:, :half]).astype(self.c.dtype)
+        second = np.matmul(left[:, :, half:], right[:, half:]).astype(self.c.dtype)
+        return self._wide(first + second)
 
     @property
     def _dtype(self) -> np.dtype[Any]:

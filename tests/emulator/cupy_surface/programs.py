@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import nvrtc
 from ..library import Source, to_ptx
+from .counters import Counters
 
 _ARCHITECTURE = "-arch="
 COMPILATION = 6  # NVRTC_ERROR_COMPILATION
@@ -35,7 +36,7 @@ class Program:
     log: str = ""
 
 
-def functions() -> dict[str, Callable[..., Any]]:
+def functions(counters: Counters) -> dict[str, Callable[..., Any]]:
     """The functions of the module; a program is known by its handle."""
     programs: dict[int, Program] = {}
     handles = itertools.count(1)
@@ -50,6 +51,7 @@ def functions() -> dict[str, Callable[..., Any]]:
         (arch,) = (each for each in options if each.startswith(_ARCHITECTURE))
         others = tuple(each for each in options if each not in (arch, nvrtc.STANDARD))
         source = Source(program.source, arch.removeprefix(_ARCHITECTURE), others)
+        counters.compilations += 1
         try:
             program.code = to_ptx(source).encode()
         except nvrtc.CompileError as error:
@@ -59,11 +61,23 @@ def functions() -> dict[str, Callable[..., Any]]:
     def getCUBIN(prog: int) -> bytes:
         return programs[prog].code
 
+    def getPTX(prog: int) -> bytes:
+        return programs[prog].code
+
+    def getVersion() -> tuple[int, int]:
+        return nvrtc.version()
+
+    def getSupportedArchs() -> tuple[int, ...]:
+        return nvrtc.architectures()
+
     def getProgramLog(prog: int) -> str:
         return programs[prog].log
 
     def destroyProgram(prog: int) -> None:
         del programs[prog]
 
-    made = (createProgram, compileProgram, getCUBIN, getProgramLog, destroyProgram)
+    made = (
+        *(createProgram, compileProgram, getCUBIN, getPTX, getProgramLog, destroyProgram),
+        *(getVersion, getSupportedArchs),
+    )
     return {each.__name__: each for each in made}

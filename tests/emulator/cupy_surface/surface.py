@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 from unittest import mock
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 
@@ -118,6 +118,7 @@ def _bind_classes(driver: Driver) -> None:
     classes.RawModule = _bind(modules.RawModule, "RawModule", "cupy._core.raw", bound)
     classes.modules = {}
     classes.functions_by_pointer = WeakValueDictionary()
+    classes.loaded_modules = WeakSet()
     classes.raw_malloc = lambda size: classes.MemoryPointer(classes.Memory(size), 0)
     classes.Stream.null = classes.Stream(null=True)
     classes.Stream.ptds = classes.Stream(ptds=True)
@@ -193,7 +194,10 @@ def _backends(driver: Driver) -> dict[str, ModuleType]:
         ".cuda.libs": {},
         ".cuda.libs.cublas": {**blas.CONSTANTS, **products, "CUBLASError": CUBLASError},
         ".cuda.libs.nvtx": nvtx.functions(driver.counters),
-        ".cuda.libs.nvrtc": {**programs.functions(), "NVRTCError": programs.NVRTCError},
+        ".cuda.libs.nvrtc": {
+            **programs.functions(driver.counters),
+            "NVRTCError": programs.NVRTCError,
+        },
     }
     return {f"cupy_backends{name}": _module(f"cupy_backends{name}", v) for name, v in names.items()}
 
