@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
 
-__all__ = ["NETWORKS", "Case", "Memory", "Tensor", "Verb", "name_of", "result_type"]
+__all__ = ["NETWORKS", "PLANS", "Case", "Memory", "Tensor", "Verb", "name_of", "result_type"]
 
 
 class Verb(Enum):
@@ -26,6 +26,7 @@ class Verb(Enum):
 
 
 NETWORKS = Verb.CONTRACT, Verb.EINSUM, Verb.EXPRESSION, Verb.PLAN
+PLANS = Verb.PLAN, Verb.REDUCE_PLAN, Verb.ELEMENTWISE_PLAN
 
 
 @dataclass(frozen=True)
