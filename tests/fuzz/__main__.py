@@ -14,7 +14,8 @@ PROGRESS = 20  # seconds
 def main() -> int:
     """The number of findings is what it prints last; the exit status says whether there are any."""
     asked = _arguments()
-    wishes = Wishes(asked.limits, (asked.kernels,) if asked.kernels else Wishes().kernels)
+    kernels = (asked.kernels,) if asked.kernels else Wishes().kernels
+    wishes = Wishes(asked.limits, kernels, asked.large)
     numbers = range(asked.first, asked.first + asked.cases)
     counts: Counter[str] = Counter()
     begin = said = time.monotonic()
@@ -36,6 +37,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the number of the first case")
     parser.add_argument("--limits", action="store_true", help="limits of memory and workspace")
     parser.add_argument("--kernels", choices=("numba", "numpy"), help="default: both")
+    parser.add_argument("--large", action="store_true", help="operands large enough for kernels")
     parser.add_argument("--shrink", action="store_true", help="look for smaller cases")
     return parser.parse_args()
 
@@ -46,6 +48,7 @@ def _summary(counts: Counter[str]) -> str:
 
 def _report(found: Finding, asked: argparse.Namespace, wishes: Wishes) -> None:
     options = " --limits" * asked.limits
+    options += " --large" * asked.large
     options += f" --kernels {asked.kernels}" if asked.kernels else ""
     case = found.case(asked.seed, wishes)
     print(f"{found.verdict}: {found.message}")

@@ -27,8 +27,8 @@ VERBS = {
 }
 SCALED = (Verb.CONTRACT, Verb.EXPRESSION, Verb.PLAN, Verb.REDUCE, Verb.REDUCE_PLAN)
 CONVERTING = (Verb.PERMUTE, Verb.BINARY, Verb.TRINARY)
-# How many combinations of all modes there are at most.
 SMALLER = {30: 18, 400: 36, 4000: 32, 40_000: 11, 300_000: 2.5, 2_000_000: 0.5}
+LARGEST = {40_000: 50, 300_000: 40, 2_000_000: 10}
 LARGER = {30: 5, 400: 25, 4000: 50, 40_000: 17, 300_000: 2.5, 2_000_000: 0.5}
 UNARY = (
     *("sqrt", "relu", "rcp", "sigmoid", "tanh", "exp", "log", "abs", "neg", "sin", "cos", "tan"),
@@ -41,10 +41,21 @@ ALGORITHMS = ("DEFAULT", "GEMM", "GETT", "TTGT", "TGETT", "ELEMENTWISE", "ONE_PA
 
 @dataclass(frozen=True)
 class Wishes:
-    """What to draw from: with limits or without, and which kernels."""
+    """What to draw from: with limits or without, which kernels, and whether all is large.
+
+    Few elements are NumPy's, whatever the kernels.
+    """
 
     limits: bool = True
     kernels: tuple[str, ...] = ("numba", "numpy")
+    large: bool = False
+
+    @property
+    def volumes(self) -> dict[int, float]:
+        """How many combinations of all modes there are at most, and how often."""
+        if self.large:
+            return LARGEST
+        return LARGER if self.limits else SMALLER
 
 
 def drawn(seed: int, number: int, wishes: Wishes) -> Case:
@@ -62,7 +73,7 @@ class _Draw(Chances):
     def case(self) -> Case:
         verb = self.weighted(VERBS)
         terms, output, ellipsis, implicit = expression(self, verb)
-        found = shapes(self, terms, output, LARGER if self.wishes.limits else SMALLER)
+        found = shapes(self, terms, output, self.wishes.volumes)
         given = operands(self, verb, found)
         if verb in NETWORKS and self.chance(25):
             given = repeated(self, given)

@@ -55,7 +55,8 @@ class GuardedMemory:
         if mapped is None or mapped == ctypes.c_void_p(-1).value:
             return 0
         first, end = mapped + PAGE, mapped + PAGE + inside
-        _libc.mprotect(first, inside, READ_WRITE)
+        if _libc.mprotect(first, inside, READ_WRITE):
+            return 0
         ctypes.memset(first, CANARY, inside)
         address = (end - size) // alignment * alignment - slack if self.at_end else first + slack
         ctypes.memset(address, FRESH, size)

@@ -1,15 +1,18 @@
 """Random tensors: types, strides, and where they lie."""
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
+from tests.fuzz.arrays import bounds
 from tests.fuzz.cases import PLANS, Case, Tensor, Verb, result_type
 from tests.fuzz.chances import Chances
 
 __all__ = ["INTEGERS", "PLAIN", "operands", "repeated", "target", "tensor"]
 
 PLAIN = ("float64", "float32", "complex128", "complex64", "float16", "bfloat16")
+MOST_BYTES = 1 << 26  # between the elements of a tensor
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
@@ -65,6 +68,8 @@ def tensor(draw: Chances, shape: tuple[int, ...], dtype: str, values: str, verb:
     kind = Tensor((), (), dtype).kind
     name, size = ">" * (dtype[0] == ">") + kind.name, kind.itemsize
     strides = _strides(draw, shape, size, verb in PLANS)
+    if prod(shape) and max(map(abs, bounds(shape, strides))) > MOST_BYTES:
+        strides = _spaced(draw, shape, size, range(len(shape)), 0)
     seed = draw.number(0, 2**31)
     slack = 0
     if verb not in PLANS and size > 1 and draw.chance(6):
