@@ -88,7 +88,7 @@ class Call:
         self.needed_bytes += loaded.required_workspace + loaded.tile_bytes
         self.in_place = frozenset.intersection(*map(_in_place, loaded.plans))
         plain = not copied and self.needed_bytes <= LARGE_BYTES
-        self.product = loaded.product if plain else None
+        self.product = self._within_limit(loaded.product) if plain else None
 
     def fresh(self, inputs: Sequence[Array], alpha: Any) -> Array:
         """The result in a new array, without C."""
@@ -99,6 +99,8 @@ class Call:
         fitting = self._fitting()
         if fitting is not self:
             return fitting.fresh(inputs, alpha)
+        if self.limit is not None:
+            self._check_unaligned(inputs, self.fresh_bytes)
         scalars = self.scalar_value("alpha", alpha), 0, 0
         if self.copied:
             inputs = self._described(inputs)
@@ -164,8 +166,7 @@ class Call:
             self.scalar_value("gamma", gamma),
         )
         if self.limit is not None:
-            unaligned = sum(x.nbytes for x in inputs if not self.arrays.is_aligned(x))
-            self._check_limit(unaligned and unaligned + self.needed_bytes - self.fresh_bytes)
+            self._check_unaligned(inputs, self.fresh_bytes if out is None else 0)
         inputs = self._described(inputs)
         if addend is not None and self.copies_addend:
             addend = self.arrays.native_copy(addend)
@@ -227,6 +228,25 @@ class Call:
             other.shape,
             other.dtype,
         )
+
+    def _within_limit(
+        self, product: Callable[[Sequence[Array]], Array] | None
+    ) -> Callable[[Sequence[Array]], Array] | None:
+        """``product``; where there is a limit, after a look at the operands."""
+        if self.limit is None or product is None:
+            return product
+
+        def checked(inputs: Sequence[Array]) -> Array:
+            self._check_unaligned(inputs, self.fresh_bytes)
+            return product(inputs)
+
+        return checked
+
+    def _check_unaligned(self, inputs: Sequence[Array], fresh: int) -> None:
+        """Refuse what takes too much beside a new result with copies of operands."""
+        copied = sum(x.nbytes for x in inputs if not self.arrays.is_aligned(x))
+        if copied:
+            self._check_limit(copied + self.needed_bytes - self.fresh_bytes + fresh)
 
     def _check_limit(self, needed: int) -> None:
         if self.limit is not None and needed > self.limit:
