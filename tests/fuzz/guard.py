@@ -115,7 +115,7 @@ class GuardedPool(MemoryPool):
 _MALLOC = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t)
 _CALLOC = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
 _REALLOC = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
-_FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+_FREE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_size_t)
 SET_HANDLER = 304  # of NumPy's table of functions for C
 CAPSULE = b"mem_handler"  # NumPy's name for what it takes
 
@@ -134,17 +134,26 @@ class _Handler(ctypes.Structure):
         ("malloc", _MALLOC),
         ("calloc", _CALLOC),
         ("realloc", _REALLOC),
-        ("free", _FREE),
+        ("free", ctypes.c_void_p),
     )
 
 
 class NumpyMemory:
-    """NumPy's way to memory, led to ``memory``."""
+    """NumPy's way to memory, led to ``memory``.
+
+    An array may end while an exception is on its way, when no Python may run. So NumPy's free(ctx,
+    address, size) is Py_AddPendingCall(function, argument), which puts ``_free`` off.
+    """
 
     def __init__(self, memory: GuardedMemory) -> None:
         self._memory = memory
         functions = _MALLOC(self._malloc), _CALLOC(self._calloc), _REALLOC(self._realloc)
-        self._handler = _Handler(b"guarded", 1, None, *functions, _FREE(self._free))
+        self._free_later = _FREE(self._free)
+        free, put_off = (
+            ctypes.cast(each, ctypes.c_void_p)
+            for each in (self._free_later, ctypes.pythonapi.Py_AddPendingCall)
+        )
+        self._handler = _Handler(b"guarded", 1, free, *functions, put_off)
         self._capsule = _new_capsule(ctypes.addressof(self._handler), CAPSULE, None)
         self._set_to = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(_numpy_function())
 
@@ -173,9 +182,10 @@ class NumpyMemory:
             self._memory.free(address)
         return made
 
-    def _free(self, _: int, address: int, size: int) -> None:
+    def _free(self, address: int) -> int:
         if address:
             self._memory.free(address)
+        return 0
 
 
 def _numpy_function() -> int:
