@@ -396,7 +396,7 @@ def _check_peak(case: Case, used: int) -> None:
     Python's objects take memory of their own, which nobody counts.
     """
     limit, asked = case.memory.limit, dict(case.preference)
-    planned = asked.get("algo") == "DEFAULT_PATIENT" or asked.get("cache_mode") == "NONE"
+    planned = asked.get("algo") == "DEFAULT_PATIENT" or asked.keys() & {"cache_mode", "autotune"}
     counted = limit is not None and not planned and not case.common.hasobject
     if counted and used > limit + SCALARS:
         raise Wrong(f"memory_limit is {limit}, {used} bytes were taken")
