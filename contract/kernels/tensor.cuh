@@ -723,7 +723,6 @@ struct TensorCores {
       slot = slot == AHEAD ? 0 : slot + 1;
       table = table + 1 == TABLES ? 0 : table + 1;
     }
-    __syncthreads();
   }
 
   __device__ Sum total(int i, int j, int e) const {
