@@ -198,18 +198,18 @@ struct Cores {
   __device__ void each_run(const RowAt &row_at, const ColumnAt &column_at, const Body &body) const {
     static_assert(WIDTH <= RUN_M);
     if (group) return;
-    decltype(row_at(0)) rows[TM / WIDTH];
+    decltype(column_at(0)) columns[TN];
 #pragma unroll
-    for (int i = 0; i < TM; i += WIDTH) rows[i / WIDTH] = row_at(l * Tile::M + m(i));
+    for (int j = 0; j < TN; ++j) columns[j] = column_at(l * Tile::N + n(j));
 #pragma unroll
-    for (int j = 0; j < TN; ++j) {
-      const auto column = column_at(l * Tile::N + n(j));
+    for (int i = 0; i < TM; i += WIDTH) {
+      const auto row = row_at(l * Tile::M + m(i));
 #pragma unroll
-      for (int i = 0; i < TM; i += WIDTH) {
+      for (int j = 0; j < TN; ++j) {
         Vector<Sum, WIDTH> run;
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e) run.at[e] = sum[i + e][j];
-        body(rows[i / WIDTH], column, run);
+        body(row, columns[j], run);
       }
     }
   }

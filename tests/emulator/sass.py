@@ -33,22 +33,31 @@ def instructions(cubin: bytes) -> set[str]:
     return {opcode for opcode, _ in _parsed(cubin)[0]}
 
 
-def main_loop(cubin: bytes, unit: str) -> list[str]:
-    """The opcodes of the smallest loop with nearly all instructions ``unit`` that any loop has."""
-    found = loops(cubin)
-    most = max(loop.count(unit) for loop in found)
-    return next(loop for loop in found if loop.count(unit) > 0.9 * most)
+def main_loop(cubin: bytes, unit: str, seldom: str) -> list[str]:
+    """The opcodes of the smallest loop with nearly all instructions ``unit`` that any loop has.
+
+    The smallest part with all instructions ``seldom`` that a branch jumps over is left out.
+    """
+    lines, labels = _parsed(cubin)
+    jumps = _jumps(lines, labels)
+
+    def most_of(opcode: str, ranges: list[tuple[int, int]]) -> range:
+        found = [range(*each) for each in ranges]
+        counts = [sum(lines[at][0] == opcode for at in each) for each in found]
+        most = max(counts)
+        return min((x for x, n in zip(found, counts, strict=True) if n > 0.9 * most), key=len)
+
+    loop = most_of(unit, [(to, at + 1) for at, to in jumps if to <= at])
+    inside = [(at + 1, to) for at, to in jumps if loop.start <= at < to < loop.stop]
+    skipped = most_of(seldom, inside)
+    return [lines[at][0] for at in loop if at not in skipped]
 
 
 def loops(cubin: bytes) -> list[list[str]]:
     """The opcodes of every loop, the smallest loop first."""
     lines, labels = _parsed(cubin)
     opcodes = [opcode for opcode, _ in lines]
-    found = []
-    for at, (opcode, operands) in enumerate(lines):
-        target = re.search(r"`\((\.L_x_\d+)\)", operands) if opcode == "BRA" else None
-        if target and labels[target[1]] <= at:
-            found.append(opcodes[labels[target[1]] : at + 1])
+    found = [opcodes[to : at + 1] for at, to in _jumps(lines, labels) if to <= at]
     return sorted(found, key=len)
 
 
@@ -74,8 +83,14 @@ def _stores(lines: list[tuple[str, str]], start: int, end: int) -> list[tuple[in
     ]
 
 
+def _jumps(lines: list[tuple[str, str]], labels: dict[str, int]) -> list[tuple[int, int]]:
+    """Where branches are, and where they go."""
+    targets = ((at, re.search(r"`\((\.L_x_\d+)\)", after)) for at, (_, after) in enumerate(lines))
+    return [(at, labels[target[1]]) for at, target in targets if target and target[1] in labels]
+
+
 def _parsed(cubin: bytes) -> tuple[list[tuple[str, str]], dict[str, int]]:
-    """Opcodes with what follows them, and before which of them labels stand."""
+    """Opcodes with the labels that they name, and before which of them labels stand."""
     lines: list[tuple[str, str]] = []
     labels: dict[str, int] = {}
     for line in _listing(cubin).splitlines():
@@ -83,7 +98,8 @@ def _parsed(cubin: bytes) -> tuple[list[tuple[str, str]], dict[str, int]]:
         if label:
             labels[label[1]] = len(lines)
         elif instruction:
-            lines.append((instruction[1], instruction[2]))
+            target = re.search(r"`\((\.L_x_\d+)\)", instruction[2])
+            lines.append((instruction[1], target[1] if target else ""))
     return lines, labels
 
 

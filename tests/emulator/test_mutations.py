@@ -164,7 +164,7 @@ def check_bits(device: Device, change: Change) -> None:
 
 
 def check_product(device: Device, change: Change) -> None:
-    for m, n, k in ((37, 21, 50), (5, 70, 300)):
+    for m, n, k in ((37, 21, 50), (5, 70, 430)):
         a, b = numbers(m, 2, k), numbers(k, n)
         c = numbers(m, n, 2)
         out = np.empty((m, n, 2), "f4", order="F")
@@ -359,6 +359,9 @@ BUGS = (
         check_product,
     ),
     Bug("offsets of the step before", "fetch(slot ^ 1);", "fetch(slot);", check_product),
+    Bug("a step read before it has come", '"cp.async.wait_all;"', '""', check_product),
+    Bug("numbers beyond the last k", "there ? BYTES : 0", "BYTES", check_product),
+    Bug("half of a step too few", "more || left > Tile::K / 2", "more", check_product),
     Bug("rows beyond the end", "whole || is_row(row)", "true", check_product),
     Bug(
         "beta not applied",
