@@ -25,7 +25,6 @@ from contract.kernels.call import (
     KernelCall,
     Memory,
     Pointer,
-    ScalarField,
     TensorMap,
     packed,
 )
@@ -315,7 +314,8 @@ def _kernel_launch(call: KernelCall, kernel: Any) -> Launch:
     """A function that fills in what a call brings and launches."""
     arguments, grid, block, shared = call.arguments, call.grid, call.block, call.shared
     template, kind = _with_ones(call), np.dtype(f"V{len(arguments.data)}")
-    runs, fields, ndarray = _runs(arguments.pointers), arguments.scalars, np.ndarray
+    runs, ndarray = _runs(template, arguments.pointers), np.ndarray
+    fields = [(each.scalar.value, each.offset, each.dtype) for each in arguments.scalars]
     maps = [(at, _picker([each.pointer]), _encoder(each)) for at, each in arguments.maps]
     same = call.unless_same
 
@@ -328,9 +328,12 @@ def _kernel_launch(call: KernelCall, kernel: Any) -> Launch:
         for at, pick, encode in maps:
             encoded_map = encode(*pick(addresses))
             data[at : at + len(encoded_map)] = encoded_map
-        for field in fields:
-            _put_scalar(data, field, scalars)
-        kernel(grid, block, (ndarray((), kind, data),), shared_mem=shared)
+        for which, at, dtype in fields:
+            value = scalars[which]
+            if type(value) is not int or value != 1:
+                bytes_ = packed(dtype, value)
+                data[at : at + len(bytes_)] = bytes_
+        kernel(grid, block, (ndarray((), kind, data),), shared)
 
     return launch
 
@@ -338,15 +341,21 @@ def _kernel_launch(call: KernelCall, kernel: Any) -> Launch:
 Pick = Callable[[Addresses], Sequence[int]]
 
 
-def _runs(pointers: Sequence[tuple[int, Pointer]]) -> list[tuple[Callable[..., None], int, Pick]]:
-    """For pointers that lie side by side in a struct: how to pack them, where, and which."""
-    runs: list[tuple[int, list[Pointer]]] = []
+def _runs(
+    template: bytes, pointers: Sequence[tuple[int, Pointer]]
+) -> list[tuple[Callable[..., None], int, Pick]]:
+    """For pointers with nothing but zeros between them: how to pack them, where, and which."""
+    runs: list[tuple[int, str, list[Pointer]]] = []
     for at, pointer in pointers:
-        if runs and at == runs[-1][0] + 8 * len(runs[-1][1]):
-            runs[-1][1].append(pointer)
-        else:
-            runs.append((at, [pointer]))
-    return [(struct.Struct(f"<{len(side)}Q").pack_into, at, _picker(side)) for at, side in runs]
+        if runs:
+            first, form, side = runs[-1]
+            gap = template[first + struct.calcsize(form) : at]
+            if not any(gap):
+                side.append(pointer)
+                runs[-1] = first, f"{form}{len(gap)}xQ", side
+                continue
+        runs.append((at, "<Q", [pointer]))
+    return [(struct.Struct(form).pack_into, at, _picker(side)) for at, form, side in runs]
 
 
 def _picker(pointers: Sequence[Pointer]) -> Pick:
@@ -373,14 +382,6 @@ def _with_ones(call: KernelCall) -> bytes:
         one = packed(field.dtype, 1)
         data[field.offset : field.offset + len(one)] = one
     return bytes(data)
-
-
-def _put_scalar(data: bytearray, field: ScalarField, scalars: Scalars) -> None:
-    value = scalars[field.scalar.value]
-    if type(value) is int and value == 1:
-        return
-    bytes_ = packed(field.dtype, value)
-    data[field.offset : field.offset + len(bytes_)] = bytes_
 
 
 # --- cuBLAS -----------------------------------------------------------------------------------
