@@ -254,7 +254,7 @@ _SINGLE_IN_PARTS = (
     (4, 32, 32, (1, 2), 2, 1, 0.40, "many small products"),
 )
 _DOUBLE = (
-    (1, 128, 64, (4, 2), 3, 1, 0.85, "large"),
+    (1, 128, 64, (4, 2), 3, 2, 0.85, "large, two blocks beside each other"),
     (1, 64, 64, (2, 2), 3, 2, 0.75, "medium"),
     (1, 32, 32, (2, 2), 3, 4, 0.45, "small"),
     (1, 128, 16, (4, 1), 3, 3, 0.45, "few columns"),

@@ -82,7 +82,7 @@ constexpr int ONCE = F::along == Along::K ? least(K, 32 / (int)sizeof(typename F
 // The same for elements that stay as they are, straight to shared memory. Zero beyond the last k; in place of rows
 // beyond the tensor, whose sums are not written, the first one is read.
 template <class F, class Sum, class Offset, int ROWS, int K, int THREADS>
-struct Copier : FactorRows<Copied<F>, Offset, ROWS, ONCE<F, K>, THREADS> {
+struct CoreCopier : FactorRows<Copied<F>, Offset, ROWS, ONCE<F, K>, THREADS> {
   using Rows = FactorRows<Copied<F>, Offset, ROWS, ONCE<F, K>, THREADS>;
   using Rows::ITEMS_K, Rows::ITEMS_ROW, Rows::FactorRows;
   static constexpr int BYTES = sizeof(typename Rows::Raw);
@@ -131,7 +131,7 @@ constexpr bool HAS_CP_ASYNC = false;
 template <class F, class Compute, class Sum, class Offset, int ROWS, int K, int THREADS>
 using Loader = typename Choice<
     HAS_CP_ASYNC && is_same<typename F::Type, Sum> && F::op == Operator::IDENTITY && sizeof(Sum) >= 4,
-    Copier<F, Sum, Offset, ROWS, K, THREADS>, Converter<F, Compute, Sum, Offset, ROWS, K, THREADS>>::type;
+    CoreCopier<F, Sum, Offset, ROWS, K, THREADS>, Converter<F, Compute, Sum, Offset, ROWS, K, THREADS>>::type;
 
 // ---- the main loop ---------------------------------------------------------------------------------
 

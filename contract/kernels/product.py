@@ -229,7 +229,10 @@ def _led(loops: tuple[Dimension, ...], leaders: Sequence[tuple[int, int]]) -> tu
     rest = tuple(each for each in loops if each not in first)
     if len(first) < 2:
         return (*first, *rest)
-    cut = [_cut(each, size) for each, (_, size) in zip(first, leaders, strict=True)]
+    cut = [
+        _cut(each, size, at == 0)
+        for at, (each, (_, size)) in enumerate(zip(first, leaders, strict=True))
+    ]
     inner, outer = zip(*cut, strict=True)
     return tuple(each for each in (*inner, *outer) if each.extent > 1) + rest
 
@@ -239,11 +242,17 @@ def _leader(loops: Iterable[Dimension], tensor: int) -> Dimension:
     return min(loops, key=lambda each: (not each.strides[tensor], abs(each.strides[tensor])))
 
 
-def _cut(loop: Dimension, size: int) -> tuple[Dimension, Dimension]:
-    """The loop as two, the inner one of a sector or more; whole where no divisor serves."""
-    least = SECTOR_BYTES // size
-    divisors = (n for n in range(least, MOST_CHUNK + 1) if loop.extent % n == 0)
-    inner = next(divisors, loop.extent)
+def _cut(loop: Dimension, size: int, leads: bool) -> tuple[Dimension, Dimension]:
+    """The loop as two, the inner one of a sector or more; whole where no divisor serves.
+
+    One of whole vectors is taken first. Where the loop leads, a power of 2 is: so many rows are
+    between neighbours of the other tensor.
+    """
+    sector, vector = max(1, SECTOR_BYTES // size), max(1, VECTOR_BYTES // size)
+    chunks = range(sector, MOST_CHUNK + 1)
+    powers = [n for n in (*chunks, vector) if n & (n - 1) == 0] if leads else []
+    wanted = (*powers, *(n for n in chunks if n % vector == 0), *chunks)
+    inner = next((n for n in wanted if loop.extent % n == 0), loop.extent)
     outer = loop.extent // inner
     far = tuple(stride * inner for stride in loop.strides)
     return Dimension(inner, loop.strides), Dimension(outer, far)
@@ -360,6 +369,7 @@ def written(problem: Problem, tile: Tile) -> Written:
     apart = m[0].extent if m else 1
     if width > 1 or len(m) < 2 or isinstance(tile, CoreTile) or apart & (apart - 1):
         return Written(width)
+    most = tile.run(item_size(problem.dtype))
     width = vector_width(problem, d, D, m[1:], max(1, min(most, tile.m // apart)))
     return Written(width, apart, _lanes(problem, tile, width, apart)) if width > 1 else Written(1)
 

@@ -88,8 +88,8 @@ struct Sliced : TensorCores<TILE, UNIT, COMPUTE, OFFSET, FA, FB> {
     const int depth = (int)work.end;
     for (int i = threadIdx.x; i < Tile::K; i += Tile::THREADS) work.shared.k_a[0][i] = work.shared.k_b[0][i] = i;
     __syncthreads();
-    CopyA copy_a(work.arguments.a, work.shared.a);
-    CopyB copy_b(work.arguments.b, work.shared.b);
+    CopyA copy_a(work.arguments.a, work.shared.a, [&](int row) { return work.is_row(row); });
+    CopyB copy_b(work.arguments.b, work.shared.b, [&](int column) { return work.is_column(column); });
 
     int orders = least(need.slices[0] + need.slices[1] - 1, orders_of_range(need));
     if (orders > LEAST_ORDERS) {

@@ -37,7 +37,7 @@ struct Panel {
   using Offset = OFFSET;
   using Index = typename IndexOf<Offset>::type;
   static constexpr int ROWS = 32, K = 64, THREADS = 256, WARPS = THREADS / 32;
-  using Load = Loader<F, Compute, Compute, Offset, ROWS, K, THREADS>;
+  using Load = Converter<F, Compute, Compute, Offset, ROWS, K, THREADS>;
   static constexpr bool COMPLEX = is_complex<Compute>;
   static constexpr int SIDE = WHICH == B;  // in Need
   static constexpr int PLANES = COMPLEX && WHICH == B ? 2 : 1, HALVES = COMPLEX ? 2 : 1;
@@ -75,7 +75,7 @@ struct Panel {
     long long slice, plane;  // digits from one to the next
   };
   struct Shared {
-    alignas(16) unsigned char stage[Load::BYTES];
+    alignas(16) Compute stage[K * PITCH<Compute, ROWS>];
     Offset rows[ROWS], k[K];
     Extremes found[WARPS][ROWS];
   };
@@ -141,7 +141,7 @@ struct Panel {
   }
 
   static __device__ Compute element(const Shared &s, int row, int k) {
-    return ((const Compute *)s.stage)[k * Load::PITCH + row];
+    return s.stage[k * PITCH<Compute, ROWS> + row];
   }
 
   // The half of a row in a plane: (re, im) of A meets (re, -im) and (im, re) of B.
@@ -169,8 +169,8 @@ struct Panel {
         if (first + i < a.k)
           s.k[i] = place<Offset>(first + i, a.loops + a.loops_l + a.loops_m + a.loops_n, a.loops_k).at[WHICH];
       __syncthreads();
-      load.fetch(s.k, (Index)(a.k - first));
-      load.put((Compute *)s.stage, (Index)(a.k - first));
+      load.fetch(s.k, (Index)(a.k - first), s.stage);
+      load.put(s.stage, (Index)(a.k - first));
       __syncthreads();
       body(first);
     }

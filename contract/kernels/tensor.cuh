@@ -334,14 +334,20 @@ struct Copier : Accesses<F, ROWS, K, THREADS> {
   static constexpr bool DIRECT = BYTES >= 4;
 
   const T *from[ITEMS_ROW];
+  bool there[ITEMS_ROW];
   int to;
   Raw raw[DIRECT ? 1 : ITEMS_ROW][DIRECT ? 1 : ITEMS_K];
 
-  // ``rows`` has the offsets of all rows of the tile.
-  __device__ Copier(const T *origin, const Offset *rows)
+  // ``rows`` has the offsets of all rows of the tile; those that are not ``valid`` are zeros that nobody reads: all
+  // blocks would ask for the same lines of L2.
+  template <class Valid>
+  __device__ Copier(const T *origin, const Offset *rows, const Valid &valid)
       : to(Place::at(line(this->first_row), this->first_k)) {
 #pragma unroll
-    for (int i = 0; i < ITEMS_ROW; ++i) from[i] = this->takes_part ? origin + rows[this->row(i)] : origin;
+    for (int i = 0; i < ITEMS_ROW; ++i) {
+      there[i] = this->takes_part && valid(this->row(i));
+      from[i] = there[i] ? origin + rows[this->row(i)] : origin;
+    }
   }
 
   // Begins to copy a step with ``left`` k's left; zeros beyond them.
@@ -357,10 +363,10 @@ struct Copier : Accesses<F, ROWS, K, THREADS> {
       for (int i = 0; i < ITEMS_ROW; ++i) {
         const T *source = from[i] + offset + shift;
         if constexpr (DIRECT) {
-          copy(target + item(i, j), source, inside ? BYTES : 0);
+          copy(target + item(i, j), source, inside && there[i] ? BYTES : 0);
         } else {
           raw[i][j] = Raw{};
-          if (inside) raw[i][j] = *(const Raw *)source;
+          if (inside && there[i]) raw[i][j] = *(const Raw *)source;
         }
       }
     }
@@ -566,6 +572,9 @@ struct TensorCores {
   static constexpr int PLANES = is_complex<Compute> ? 2 : 1, OWNERS = Tile::THREADS, APART = Tile::APART;
   static constexpr int TM = Tile::WARP_M / 16, TN = Tile::WARP_N / 8;
   static_assert(Tile::K % Unit::K == 0);
+  // Products of float64 take so long that other warps hide the reads between them; the registers to read ahead are
+  // those of a second block.
+  static constexpr int UNROLLED = sizeof(Partial) == 8 ? 1 : Tile::K / Unit::K;
 
   // Where the k's of a row have 32 bytes, ldmatrix can read them: in its order.
   static constexpr bool BY_MATRICES = sizeof(TA) == sizeof(TB) && Unit::PER * sizeof(TA) == 8 && sizeof(TA) <= 4;
@@ -681,8 +690,8 @@ struct TensorCores {
     constexpr int AHEAD = Tile::STAGES - 1;
     work.tabulate_k(0, work.begin, CHUNK);
     __syncthreads();
-    CopyA copy_a(work.arguments.a, work.shared.a);
-    CopyB copy_b(work.arguments.b, work.shared.b);
+    CopyA copy_a(work.arguments.a, work.shared.a, [&](int row) { return work.is_row(row); });
+    CopyB copy_b(work.arguments.b, work.shared.b, [&](int column) { return work.is_column(column); });
     const Part part;
     const ReadA read_a(part.l, part.m);
     const ReadB read_b(part.l, part.n);
@@ -731,7 +740,7 @@ struct TensorCores {
   // ``left`` k's of the step are in the tensor.
   template <bool GUARDED>
   __device__ void step(const Stage &stage, const ReadA &read_a, const ReadB &read_b, int left) {
-#pragma unroll
+#pragma unroll UNROLLED
     for (int k = 0; k < Tile::K; k += Unit::K) {
       ColumnsOfB b;
       read<GUARDED>(stage.b, read_b, k, left, b);

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 
@@ -38,7 +39,7 @@ def main_loop(cubin: bytes, unit: str, seldom: str) -> list[str]:
     The smallest part with all instructions ``seldom`` that a branch jumps over is left out.
     """
     lines, labels = _parsed(cubin)
-    jumps = [(at, labels[target]) for at, (_, target) in enumerate(lines) if target in labels]
+    jumps = _jumps(lines, labels)
 
     def most_of(opcode: str, ranges: list[tuple[int, int]]) -> range:
         found = [range(*each) for each in ranges]
@@ -50,6 +51,42 @@ def main_loop(cubin: bytes, unit: str, seldom: str) -> list[str]:
     inside = [(at + 1, to) for at, to in jumps if loop.start <= at < to < loop.stop]
     skipped = most_of(seldom, inside)
     return [lines[at][0] for at in loop if at not in skipped]
+
+
+def loops(cubin: bytes) -> list[list[str]]:
+    """The opcodes of every loop, the smallest loop first."""
+    lines, labels = _parsed(cubin)
+    opcodes = [opcode for opcode, _ in lines]
+    found = [opcodes[to : at + 1] for at, to in _jumps(lines, labels) if to <= at]
+    return sorted(found, key=len)
+
+
+def wide_stores(cubin: bytes) -> tuple[int, int]:
+    """From the first to the last store of 8 bytes or more, where most follow without a branch:
+    instructions, and bytes.
+    """
+    lines, labels = _parsed(cubin)
+    ends = [at + 1 for at, (opcode, _) in enumerate(lines) if opcode in ("BRA", "EXIT")]
+    cuts = sorted({0, *ends, *labels.values(), len(lines)})
+    blocks = [_stores(lines, start, end) for start, end in pairwise(cuts)]
+    first, *others = most = max(blocks, key=len)
+    return most[-1][0] - first[0], sum(size for _, size in others)
+
+
+def _stores(lines: list[tuple[str, str]], start: int, end: int) -> list[tuple[int, int]]:
+    """Where instructions store, and how many bytes: 8 or 16."""
+    sizes = {".E.64": 8, ".E.128": 16}
+    return [
+        (at, sizes[modifiers])
+        for at in range(start, end)
+        if lines[at][0] == "STG" and (modifiers := lines[at][1].split()[0]) in sizes
+    ]
+
+
+def _jumps(lines: list[tuple[str, str]], labels: dict[str, int]) -> list[tuple[int, int]]:
+    """Where branches are, and where they go."""
+    targets = ((at, re.search(r"`\((\.L_x_\d+)\)", after)) for at, (_, after) in enumerate(lines))
+    return [(at, labels[target[1]]) for at, target in targets if target and target[1] in labels]
 
 
 def _parsed(cubin: bytes) -> tuple[list[tuple[str, str]], dict[str, int]]:

@@ -5,7 +5,7 @@ shared memory within bounds, wide loads and stores where layouts allow them.
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 
 import pytest
@@ -34,7 +34,14 @@ from contract.planner import make_plan
 from . import nvrtc
 from .device import Device
 from .products import case, modes
-from .sass import DisassemblerMissing, disassembler, instructions, main_loop
+from .sass import (
+    DisassemblerMissing,
+    disassembler,
+    instructions,
+    loops,
+    main_loop,
+    wide_stores,
+)
 from .tensor_cases import KINDS, WITH_ALL_TILES, Kind, laid_out, tiles
 
 REGISTERS = 65536  # of a multiprocessor
@@ -119,12 +126,15 @@ def products(dtype: str, size: int, count: int, table: int = 80) -> list[Family]
     ]
 
 
-def tensor_product(kind: Kind, tile: TensorTile, direction: tuple[str, str]) -> Build:
+def tensor_product(
+    kind: Kind, tile: TensorTile, direction: tuple[str, str], tensors: str = "abdc"
+) -> Build:
     _, types, dtype, compute = kind
 
     def build(architecture: Architecture) -> KernelCall:
         loops = modes(l=(1,), m=(256,), n=(256,), k=(256,))
         made = laid_out(case(loops, dtype, types=types, compute=compute), direction)
+        made = replace(made, layouts={name: made.layouts[name] for name in tensors})
         (call,) = gett_calls(made.plan(), made.step(), architecture, Share(tile, 1, 256))
         return call
 
@@ -317,6 +327,49 @@ def test_multiply_adds_fill_the_main_loop(
     assert loop.count("FFMA") == tile.thread_m * tile.thread_n * tile.k
     assert loop.count("LDGSTS") > 0
     assert 1 - loop.count("FFMA") / len(loop) < most
+
+
+# Instructions of a step of the largest tile for 64 of the tensor cores', by arithmetic.
+MOST_INSTRUCTIONS = {"F16": 280, "Tf32<1>": 320, "Tf32<2>": 250, "Bf16<3>": 340}
+FOR_16_BYTES = 16  # instructions at the end of a tile that is inside of D
+
+
+def largest_tile(unit: str, direction: str) -> bytes:
+    """The machine code of the product by the largest tile, without C."""
+    kind = next(each for each in KINDS if each[0].unit == unit and each[2].startswith("float"))
+    way = direction[0], direction[1]
+    call = tensor_product(kind, tiles(kind)[0], way, "abd")(architecture_of(90))
+    return nvrtc.compile_cubin(call.source, "sm_90", FLAGS).code
+
+
+@pytest.mark.usefixtures("reads_machine_code")
+@pytest.mark.parametrize("direction", ["mn", "kk"])
+@pytest.mark.parametrize("unit", MOST_INSTRUCTIONS)
+def test_steps_take_few_instructions(device: Device, unit: str, direction: str) -> None:
+    """Those that make offsets of k's are counted, too, though most steps jump over them."""
+    step = next(loop for loop in loops(largest_tile(unit, direction)) if "HMMA" in loop)
+    assert "LDGSTS" in step
+    taken = 64 * len(step) / step.count("HMMA")
+    assert taken <= MOST_INSTRUCTIONS[unit], f"{taken} instructions"
+
+
+@pytest.mark.usefixtures("reads_machine_code")
+@pytest.mark.parametrize("direction", ["mn", "kk"])
+@pytest.mark.parametrize("unit", ["F16", "Tf32<1>", "Tf32<2>", "F64<8>"])
+def test_ends_of_tiles_take_few_instructions(device: Device, unit: str, direction: str) -> None:
+    """D is written from registers, in accesses of 8 or 16 bytes."""
+    count, written = wide_stores(largest_tile(unit, direction))
+    assert count / (written / 16) <= FOR_16_BYTES
+
+
+@pytest.mark.parametrize("direction", [("m", "n"), ("m", "k"), ("k", "n"), ("k", "k")])
+def test_two_blocks_of_the_large_tile_of_float64(
+    device: Device, direction: tuple[str, str]
+) -> None:
+    kind = next(each for each in KINDS if each[0] is F64_WIDE and each[2] == "float64")
+    tile = tiles(kind)[0]
+    assert (tile.m, tile.n, tile.resident) == (128, 64, 2)
+    check_machine_code(90, Family("float64", tensor_product(kind, tile, direction), 2))
 
 
 @pytest.mark.usefixtures("reads_machine_code")

@@ -20,7 +20,7 @@ from contract.kernels.gett_tiles import Share, resident
 from contract.operators import Operator
 
 from .device import Device, Options, Schedule
-from .products import Case, Data, case, check, modes, workload
+from .products import Case, Data, Layout, case, check, modes, workload
 from .tensor_cases import HALF, KINDS, WITH_ALL_TILES, Kind, laid_out, tiles
 
 Rng = np.random.Generator
@@ -102,6 +102,38 @@ def test_every_tile(
             shift = 0 if unit > 1 else 1
             made = case(modes(**sizes), dtype, types=types, compute=compute, shift=shift)
             run(device, rng, laid_out(made, direction), tile, options=options)
+
+
+# --- rows that lie apart --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "rows", "written"),
+    [
+        (KINDS[0], 2, (16, 40), "4, 8, 4"),
+        (KINDS[4], 1, (24, 48), "4, 8, 8"),
+        (KINDS[1], 1, (16, 40), "4, 8, 4"),
+        (KINDS[4], 1, (32, 24), "4, 16, 8"),
+        (KINDS[4], 0, (16, 48), "8, 16, 8"),
+        (KINDS[9], 0, (8, 24), "2, 4, 4"),
+        (KINDS[9], 3, (8, 6), "2, 4, 4"),
+        (KINDS[9], 5, (4, 6), "2, 4, 4"),
+        (KINDS[10], 2, (8, 12), "2, 4, 4"),
+    ],
+    ids=lambda x: x[0].unit + "-" + x[2] if isinstance(x, tuple) and len(x) == 4 else str(x),
+)
+def test_rows_of_a_are_not_those_of_d(
+    device: Device, rng: Rng, kind: Kind, row: int, rows: tuple[int, int], written: str
+) -> None:
+    """One mode lies side by side in A and another in D: both are accessed in vectors."""
+    _, types, dtype, compute = kind
+    tile = tiles(kind)[row]
+    loops = modes(l=(3,), m=(*rows, 3), n=(tile.n - 7,), k=(tile.k + 9,))
+    made = case(loops, dtype, types=types, compute=compute)
+    order = {"a": (1, 2, 3, 5, 0), "d": (2, 1, 4, 3, 0), "c": (4, 2, 1, 3, 0)}
+    layouts = {name: Layout(x) for name, x in order.items()} | {"b": made.layouts["b"]}
+    stub = run(device, rng, replace(made, layouts=layouts), tile)
+    assert f"{tile.stages}, {written}>" in stub
 
 
 # --- sharing the work -----------------------------------------------------------------------------

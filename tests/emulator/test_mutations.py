@@ -384,10 +384,8 @@ BUGS = (
     ),
     Bug("no zeros beyond the last k", "inside ? BYTES : 0", "BYTES", check_rounded),
     Bug("cut instead of rounded", "cvt.rn.tf32.f32", "cvt.rz.tf32.f32", check_nearest),
-    Bug("rows in another order", "row / APART % RUN) * 8", "0) * 8", check_turned16),
-    Bug(
-        "columns in another order", "lane % 4 * 2) + Columns", "lane % 4) + Columns", check_rounded
-    ),
+    Bug("rows in another order", "row / APART % RUN) * 8", "0) * 8", check_deep),
+    Bug("other columns", "lane % 4 * 2) + Columns", "lane % 4) + Columns", check_rounded),
     Bug(
         "offsets of k that are still in use",
         "tabulate_k(table == AHEAD ? CHUNK : 0,",
