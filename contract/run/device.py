@@ -398,22 +398,24 @@ class _Handles:
         self._cuda = cupy.cuda
         self._cublas = cublas
         self._of_streams: OrderedDict[tuple[int, int], int] = OrderedDict()
+        self._latest: tuple[int, int] | None = None
 
     def current(self) -> int:
         """The handle of the current stream."""
         stream = self._cuda.get_current_stream().ptr
-        thread = threading.get_ident() if stream == PER_THREAD else 0
-        handle = self._of_streams.pop((stream, thread), None)
-        if handle is None:
-            handle = self._another()
-        self._of_streams[stream, thread] = handle
-        return handle
+        key = stream, threading.get_ident() if stream == PER_THREAD else 0
+        if key != self._latest:
+            handle = self._of_streams.pop(key, None)
+            self._of_streams[key] = self._another() if handle is None else handle
+            self._latest = key
+        return self._of_streams[key]
 
     def close(self) -> None:
         """Give the handles back, which waits for the device."""
         for handle in self._of_streams.values():
             self._cublas.destroy(handle)
         self._of_streams.clear()
+        self._latest = None
 
     def _another(self) -> int:
         if len(self._of_streams) == MOST_HANDLES:
@@ -465,23 +467,15 @@ class _Blas:
         a, b, d = call.a, call.b, call.d
         kind_a, kind_b, kind_d = (self._types[each.dtype] for each in (a, b, d))
         sizes = operation[a.transposed], operation[b.transposed], call.m, call.n, call.k
-        dtype = np.dtype(call.dtype)
-        one, zero = np.ones(1, dtype), np.zeros(1, dtype)
-
-        def factor(scalar: Scalar | None, scalars: Scalars, default: Array) -> Array:
-            if scalar is None:
-                return default
-            value = scalars[scalar.value]
-            return one if type(value) is int and value == 1 else np.array([value], dtype)
-
+        alpha_of = _factor(call.alpha, call.dtype, 1)
+        beta_of = _factor(call.beta, call.dtype, 0)
         pick = _picker([each.pointer for each in (a, b, d)])
         handles, algorithm, lock = self._handles, cublas.CUBLAS_GEMM_DEFAULT, self._lock
         known = False
 
         def launch(addresses: Addresses, scalars: Scalars) -> None:
-            alpha, beta = factor(call.alpha, scalars, one), factor(call.beta, scalars, zero)
+            alpha, beta = alpha_of(scalars), beta_of(scalars)
             x, y, z = pick(addresses)
-            factors = alpha.ctypes.data, beta.ctypes.data
             nonlocal known
             with lock:
                 if not known:
@@ -490,19 +484,41 @@ class _Blas:
                 handle = handles.current()
                 if call.batch == 1:
                     cublas.gemmEx(
-                        *(handle, *sizes, factors[0], x, kind_a, a.leading, y, kind_b, b.leading),
-                        *(factors[1], z, kind_d, d.leading, compute, algorithm),
+                        *(handle, *sizes, alpha[0], x, kind_a, a.leading, y, kind_b, b.leading),
+                        *(beta[0], z, kind_d, d.leading, compute, algorithm),
                     )
                 else:
                     cublas.gemmStridedBatchedEx(
-                        *(handle, *sizes, factors[0]),
+                        *(handle, *sizes, alpha[0]),
                         *(x, kind_a, a.leading, a.batch_stride),
                         *(y, kind_b, b.leading, b.batch_stride),
-                        *(factors[1], z, kind_d, d.leading, d.batch_stride),
+                        *(beta[0], z, kind_d, d.leading, d.batch_stride),
                         *(call.batch, compute, algorithm),
                     )
 
         return launch
+
+
+def _factor(
+    scalar: Scalar | None, dtype: str, default: int
+) -> Callable[[Scalars], tuple[int, Array]]:
+    """A function that says where a scalar lies, and what keeps it there.
+
+    To ask NumPy for an address takes longer than a launch: that of the usual value is known.
+    """
+    usual = np.array([default if scalar is None else 1], dtype)
+    known = int(usual.ctypes.data), usual
+    if scalar is None:
+        return lambda scalars: known
+
+    def found(scalars: Scalars) -> tuple[int, Array]:
+        value = scalars[scalar.value]
+        if type(value) is int and value == 1:
+            return known
+        own = np.array([value], dtype)
+        return int(own.ctypes.data), own
+
+    return found
 
 
 # --- allocation -----------------------------------------------------------------------------
