@@ -313,7 +313,7 @@ def _host_executor(settings: Settings, kernels: str | None, threads: int | None)
     threads = settings.threads if threads is None else threads
     if not isinstance(threads, int) or threads < 0:
         raise InvalidValueError(f"threads is an integer of 0 or more: it is {threads!r}.")
-    return HostExecutor(family, threads, settings.calibration_directory)
+    return HostExecutor(family, threads, settings.calibration_directory, settings.check)
 
 
 def _device_executor(settings: Settings, device: Any, kernels: Any, threads: Any) -> Executor:
@@ -337,7 +337,9 @@ def _device_executor(settings: Settings, device: Any, kernels: Any, threads: Any
 def _open(cupy: Any, number: int, settings: Settings) -> Executor:
     from contract.run.device import DeviceExecutor  # the host alone loads no kernels
 
-    return DeviceExecutor(cupy, number, hopper=settings.hopper, tf32=settings.tf32)
+    return DeviceExecutor(
+        cupy, number, hopper=settings.hopper, tf32=settings.tf32, check=settings.check
+    )
 
 
 def _device_number(device: Any) -> int:

@@ -37,6 +37,7 @@ from contract.plan import (
 )
 from contract.run.arrays import Arrays
 from contract.run.blas_threads import blas_threads
+from contract.run.checking import check_plan, checked_product, checked_step
 from contract.run.executor import Footprint, Loaded, inside_range
 from contract.run.host_arrays import HostArrays
 from contract.run.host_elementwise import prepare_elementwise, prepare_permute
@@ -170,8 +171,20 @@ class LoadedPlan(Loaded):
                 for part, run in zip(self.parts, self.runs, strict=True)
             ),
             addend_only=None
+            if alone is None or self.addend_only is None
+            else inside_range(ranges, alone.name, self.addend_only),
+        )
+
+    def checked(self) -> "LoadedPlan":
+        """The same with a look at the arrays of every step before it runs."""
+        plan, alone, product = self.plan, self.addend_part, self.product
+        return replace(
+            self,
+            runs=tuple(checked_step(plan, part.step, part.prepared.run) for part in self.parts),
+            addend_only=None
             if alone is None
-            else inside_range(ranges, alone.name, alone.prepared.run),
+            else checked_step(plan, alone.step, alone.prepared.run),
+            product=None if product is None else checked_product(plan, product),
         )
 
 
@@ -197,6 +210,7 @@ class HostExecutor:
         kernels: str = "auto",
         threads: int = 0,
         calibrations: Callable[[], Path | None] = lambda: None,
+        check: bool = False,
     ) -> None:
         self.workers = Workers(threads or None)
         self.pool = MemoryPool()
@@ -204,6 +218,7 @@ class HostExecutor:
         self._family = kernels
         self._chosen: HostKernels | None = None
         self._calibrations = calibrations
+        self._check = check
 
     @cached_property
     def machine(self) -> Cpu:
@@ -256,6 +271,12 @@ class HostExecutor:
 
     def load(self, plan: Plan, measured: float | None = None) -> LoadedPlan:
         """Prepare every step of ``plan``."""
+        if not self._check:
+            return self._loaded(plan, measured)
+        check_plan(plan)
+        return self._loaded(plan, measured).checked()
+
+    def _loaded(self, plan: Plan, measured: float | None) -> LoadedPlan:
         parts = tuple(self._prepare(plan, step) for step in plan.steps)
         alone = None if plan.addend_only is None else self._prepare(plan, plan.addend_only)
         every = [part.prepared for part in (parts if alone is None else (*parts, alone))]

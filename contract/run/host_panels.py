@@ -266,7 +266,7 @@ class _PanelProduct:
         """Blocks that differ in loops an operand has not share its side, and so its panel."""
 
         def side(name: Name) -> _Side:
-            strides, (rows, columns) = _strides(self.step.loops, name), self._groups(name)
+            strides, (rows, columns) = _strides(self.step.loops, _like(name)), self._groups(name)
             own = (*rows, *columns, *(at for at in self.panels.batch if strides[at]))
             return self.side(name, tuple(n if at in own else 1 for at, n in enumerate(extents)))
 
@@ -291,8 +291,7 @@ class _PanelProduct:
         groups, memory = self._groups(name), _strides(step.loops, name)
         if not pack:
             return self._show(None, 0, extents, groups, memory)
-        # C is added to the panel of D, so its panel has the order of D's.
-        like = _strides(self.step.loops, "d" if name == "c" else name)
+        like = _strides(self.step.loops, _like(name))
         order = _panel_order(self.panels, groups, like)
         strides, elements = compact_strides(extents, order)
         ordered = [extents[at] for at in order]
@@ -385,6 +384,11 @@ def _memory(array: Array) -> _Memory:
     """Flat memory of an input; compiled kernels and BLAS want it aligned."""
     flat, origin = flatten(array)
     return _Memory(flat if flat.flags.aligned else flat.copy(), origin)
+
+
+def _like(name: Name) -> Name:
+    """The operand whose loops a panel has: C is added to the panel of D, along every loop of it."""
+    return "d" if name == "c" else name
 
 
 def _strides(loops: Sequence[Loop], name: Name) -> tuple[int, ...]:

@@ -102,10 +102,7 @@ def _blocks_for_threads(
     products = prod([loop.extent for loop in step.loops])
     if batch and batch[0].extent >= BATCH_PARTS and products > BATCH_PRODUCTS:
         parts = [slice(*each) for each in workers.split(batch[0].extent, 1)]
-        whole = slice(None)  # of an operand that has not the batch
-        return [
-            (each if batch[0].a else whole, each if batch[0].b else whole, each) for each in parts
-        ]
+        return [(each, each, each) for each in parts]
     if not _shares_cores(plan):
         return []
     threads = workers.parts(products, PART_PRODUCTS)

@@ -146,8 +146,6 @@ def _small(plan: Plan, step: Reduce) -> Prepared:
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         with np.errstate(all="ignore"):
             view = transformed(read(slots[source.view.slot]), source.operator, dtype)
-            if view.shape != step.extents:
-                view = np.broadcast_to(view, step.extents)
             value = function.reduce(view, axis=axes, dtype=dtype)
             if source.scalar is not None and scalars[source.scalar.value] != 1:
                 value = np.multiply(value, scalars[source.scalar.value], dtype=dtype)

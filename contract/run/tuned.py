@@ -4,6 +4,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
+import numpy as np
+
 from contract.autotune import Tuning, fastest
 from contract.logging import LOGGER, Level, Ranges
 from contract.plan import Plan
@@ -159,10 +161,12 @@ def measured_fastest(
     for array in (*inputs, *([] if addend is None else [addend])):
         array[...] = 1
 
+    one = np.dtype(candidates[0].scalar_type).type(1)
+
     def measure(at: int) -> float:
         each = candidates[at]
         output = each.new_output()
-        timed = executor.timed(lambda: each(inputs, output, addend, (1, 1, 1)))
+        timed = executor.timed(lambda: each(inputs, output, addend, (one, one, one)))
         return timed.wait()
 
     best, seconds = fastest(len(candidates), measure)

@@ -108,7 +108,8 @@ print(ct.default_handle().plans.statistics)
 
 
 def in_a_process(folder: str, **variables: str) -> str:
-    environment = {"CONTRACT_CACHE": folder, "PYTHONPATH": str(Path(ct.__file__).parents[1])}
+    environment = {"CONTRACT_CACHE": folder, "CONTRACT_CHECK": "1"}
+    environment["PYTHONPATH"] = str(Path(ct.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-W", "always", "-c", PROGRAM],
         env={"PATH": "", "HOME": "/nonexistent", **environment, **variables},

@@ -56,7 +56,7 @@ LEVELS = (
     },
     {"run.numba_passes", "run.numba_reductions", "run.numba_tiles", "run.numba_loops"},
     {"run.numba_kernels"},
-    {"run.kernel_families", "run.host_finish", "run.host_panels", "run.host_tiles"},
+    {"run.checking", "run.kernel_families", "run.host_finish", "run.host_panels", "run.host_tiles"},
     {"run.host_elementwise", "run.host_reductions"},
     {"run.host_products"},
     {"run.host", "run.device", "run.tuned", "run.sliced"},
