@@ -41,6 +41,9 @@ __all__ = [
 D, A, B, C = range(4)  # the order of strides in a loop
 VECTOR_BYTES = 16
 SECTOR_BYTES = 32  # what memory moves at least: shorter runs waste the rest
+LINE_BYTES = 128  # what DRAM writes at once
+IN_PARTS = 0.4  # of what is left of a line: what it costs to write whole sectors of it alone
+LEAST_COLUMNS = 16  # of a tile that is not for the smallest products
 WARP = 32
 MOST_CHUNK = 32  # indices; a loop without a divisor up to here is not cut
 NOTHING = Dimension(1, (0, 0, 0, 0))
@@ -299,6 +302,7 @@ def _access(problem: Problem, tensor: Tensor, at: int, along: Sequence[Dimension
         width,
         along is problem.k,
         tuple(_inflation(tensor, at, own, _first(along, min(side, lanes))) for side in sides),
+        tuple(_lines(tensor, at, own, _taken(problem, side)) for side in sides),
         round(elements * tensor.size * _inflation(tensor, at, own, own)),
     )
 
@@ -312,14 +316,35 @@ def _first(loops: Iterable[Dimension], count: int) -> list[Dimension]:
     return found
 
 
+def _taken(problem: Problem, rows: int) -> list[Dimension]:
+    """What a tile of so many rows has of D: of its columns a few."""
+    return [*_first(problem.m, rows), *_first(problem.n, LEAST_COLUMNS)]
+
+
+def _lines(tensor: Tensor, at: int, own: Sequence[Dimension], taken: Sequence[Dimension]) -> float:
+    """Bytes of lines for each byte of D that a tile writes; lines of whole sectors cost less.
+
+    Measured on an H100: parts of sectors take as long as the whole line.
+    """
+    lines = _inflation(tensor, at, own, taken, LINE_BYTES)
+    if _inflation(tensor, at, own, taken) > 1:
+        return lines
+    return 1 + IN_PARTS * (lines - 1)
+
+
 def _inflation(
-    tensor: Tensor, at: int, own: Sequence[Dimension], taken: Sequence[Dimension]
+    tensor: Tensor,
+    at: int,
+    own: Sequence[Dimension],
+    taken: Sequence[Dimension],
+    unit: int = SECTOR_BYTES,
 ) -> float:
     """Bytes of sectors for each byte of the indices ``taken`` of a tensor's ``own`` loops.
 
     They lie in runs; a run begins anywhere in a sector where strides do not keep it at the start.
+    A sector has ``unit`` bytes.
     """
-    size, near = tensor.size, max(1, SECTOR_BYTES // tensor.size)
+    size, near = tensor.size, max(1, unit // tensor.size)
     run, step = 1, near
     for each in by_stride([x for x in taken if x.strides[at] and x.extent > 1], at):
         stride = abs(each.strides[at])
@@ -329,9 +354,9 @@ def _inflation(
         run *= each.extent
     far = (each.strides[at] * size for each in own if abs(each.strides[at]) >= run)
     used = run * size
-    moved = ceil(used / SECTOR_BYTES) * SECTOR_BYTES
-    if any(stride % SECTOR_BYTES for stride in far):
-        moved = used + SECTOR_BYTES - min(size, SECTOR_BYTES)
+    moved = ceil(used / unit) * unit
+    if any(stride % unit for stride in far):
+        moved = used + unit - min(size, unit)
     return min(moved / used, step)
 
 
