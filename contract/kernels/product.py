@@ -208,15 +208,20 @@ def _nearest(loops: Iterable[Dimension], tensor: int) -> float:
 
 
 def _ordered(problem: Problem) -> Problem:
-    """Every tensor's nearest loops first; where two want to be, both are cut and interleaved."""
+    """Every tensor's nearest loops first; where two want to be, both are cut and interleaved.
+
+    Where D is larger than A its runs are as long as can be, those of A one access.
+    """
     a_first = _nearest(problem.m, A) <= _nearest(problem.k, A)
     b_first = _nearest(problem.n, B) <= _nearest(problem.k, B)
     rows = [(A, problem.a.size)] * a_first + [(D, problem.d.size)]
     columns = [(B, problem.b.size)] * b_first
     depth = [(A, problem.a.size)] * (not a_first) + [(B, problem.b.size)] * (not b_first)
+    extents = problem.extents
+    written = extents.n * problem.d.size >= extents.k * problem.a.size
     return replace(
         problem,
-        m=_led(problem.m, rows),
+        m=_led(problem.m, rows, written),
         n=_led(problem.n, columns),
         k=_led(by_stride(problem.k, A, B), depth),
     )
@@ -226,16 +231,19 @@ def by_stride(loops: Sequence[Dimension], *tensors: int) -> tuple[Dimension, ...
     return tuple(sorted(loops, key=lambda each: [abs(each.strides[t]) for t in tensors]))
 
 
-def _led(loops: tuple[Dimension, ...], leaders: Sequence[tuple[int, int]]) -> tuple[Dimension, ...]:
-    """The loops nearest in the leaders (tensor, item size) first."""
+def _led(
+    loops: tuple[Dimension, ...], leaders: Sequence[tuple[int, int]], second: bool = False
+) -> tuple[Dimension, ...]:
+    """The loops nearest in the leaders (tensor, item size) first.
+
+    ``second``: the second leader is to have the longer runs.
+    """
     first = list(dict.fromkeys(_leader(loops, tensor) for tensor, _ in leaders if loops))
     rest = tuple(each for each in loops if each not in first)
     if len(first) < 2:
         return (*first, *rest)
-    cut = [
-        _cut(each, size, at == 0)
-        for at, (each, (_, size)) in enumerate(zip(first, leaders, strict=True))
-    ]
+    (_, size), (_, other) = leaders
+    cut = _cut(first[0], _powers(size, second)), _cut(first[1], _chunks(other, second))
     inner, outer = zip(*cut, strict=True)
     return tuple(each for each in (*inner, *outer) if each.extent > 1) + rest
 
@@ -245,17 +253,26 @@ def _leader(loops: Iterable[Dimension], tensor: int) -> Dimension:
     return min(loops, key=lambda each: (not each.strides[tensor], abs(each.strides[tensor])))
 
 
-def _cut(loop: Dimension, size: int, leads: bool) -> tuple[Dimension, Dimension]:
-    """The loop as two, the inner one of a sector or more; whole where no divisor serves.
+def _powers(size: int, short: bool) -> list[int]:
+    """Chunks of a loop that leads, the best first: sectors, or vectors where they may be ``short``.
 
-    One of whole vectors is taken first. Where the loop leads, a power of 2 is: so many rows are
-    between neighbours of the other tensor.
+    They are powers of 2, for so many rows are between neighbours of the other tensor.
     """
     sector, vector = max(1, SECTOR_BYTES // size), max(1, VECTOR_BYTES // size)
-    chunks = range(sector, MOST_CHUNK + 1)
-    powers = [n for n in (*chunks, vector) if n & (n - 1) == 0] if leads else []
-    wanted = (*powers, *(n for n in chunks if n % vector == 0), *chunks)
-    inner = next((n for n in wanted if loop.extent % n == 0), loop.extent)
+    powers = [n for n in range(sector, MOST_CHUNK + 1) if n & (n - 1) == 0]
+    return ([vector, *powers] if short else [*powers, vector]) + _chunks(size, False)
+
+
+def _chunks(size: int, longest: bool) -> list[int]:
+    """Chunks of a sector or more, those of whole vectors first: the shortest or ``longest``."""
+    sector, vector = max(1, SECTOR_BYTES // size), max(1, VECTOR_BYTES // size)
+    chunks = sorted(range(sector, MOST_CHUNK + 1), reverse=longest)
+    return sorted(chunks, key=lambda n: n % vector > 0)
+
+
+def _cut(loop: Dimension, chunks: Iterable[int]) -> tuple[Dimension, Dimension]:
+    """The loop as two, the inner one the first of ``chunks`` that serves; whole where none does."""
+    inner = next((n for n in chunks if loop.extent % n == 0), loop.extent)
     outer = loop.extent // inner
     far = tuple(stride * inner for stride in loop.strides)
     return Dimension(inner, loop.strides), Dimension(outer, far)
