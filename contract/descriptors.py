@@ -20,9 +20,9 @@ from contract.compute import (
 )
 from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.expression import parse_layout
-from contract.layout import named_layout, overlaps, packed_strides, vectorised_layout
+from contract.layout import named_layout, overlaps, packed_strides, span, vectorised_layout
 from contract.operators import BinaryOperator, Operator, require, require_binary
-from contract.sizes import memory_bytes
+from contract.sizes import ADDRESSABLE_BYTES, memory_bytes
 
 __all__ = [
     "Algo",
@@ -124,6 +124,16 @@ def _alignment(alignment: Any, dtype: str) -> int:
 def _require_kind(name: str, value: Any, kind: type) -> None:
     if not isinstance(value, kind):
         raise InvalidValueError(f"{name} is of type {kind.__name__}: it is {value!r}.")
+
+
+def _require_addressable(tensor: TensorDescriptor) -> None:
+    """InvalidValueError for a tensor that no array can be: offsets are numbers of 64 bits."""
+    elements = prod(extent for extent in tensor.extents if extent)
+    needed = max(elements, span(tensor.extents, tensor.steps)) * item_size(tensor.dtype)
+    if needed > ADDRESSABLE_BYTES:
+        raise InvalidValueError(
+            f"A tensor has at most {ADDRESSABLE_BYTES} bytes: {tensor} has {needed}."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +308,7 @@ def _number_modes(operation: OperationDescriptor, *more: str) -> None:
     operands += [operation.addend] if operation.addend is not None else []
     for operand in operands:
         _require_kind("An operand", operand, Operand)
+        _require_addressable(operand.tensor)
     if operation.labels:
         for mode in (mode for operand in operands for mode in operand.modes):
             if not isinstance(mode, int) or not 0 <= mode < len(operation.labels):

@@ -107,7 +107,10 @@ def _bound(
     """The call for plain arrays, whose layouts in a row are ``flat``."""
     unread = addend is not None and scalars[1] == 0
     layout = handle.arrays.layout
-    others = tuple(None if x is None else layout(x) for x in (target, addend))
+    others = (
+        None if target is None else layout(target),
+        None if addend is None else layout(addend),
+    )
     key: Hashable = (written, options, *flat, *others, unread)
     if others == (None, None) and _is_plain(options):
         head = (written, options.order, options.compute_type, options.optimize)
@@ -115,10 +118,10 @@ def _bound(
     call = handle.plans.find(key)
     if call is None:
         layouts = [layout(x) for x in arrays]
-        call = call_for(handle, written, layouts, options, *others)
+        call = call_for(handle, written, layouts, options, others[0], others[1], runs=True)
         if unread:
             options = _without_operator_of_c(options, len(layouts))
-            call = call_for(handle, written, layouts, options, others[0])
+            call = call_for(handle, written, layouts, options, others[0], runs=True)
         handle.plans.remember(call.loaded, key, call)
     return BoundCall(call, arrays, target, None if unread else addend, scalars)
 

@@ -157,7 +157,7 @@ def _call(
     key = (written, options, *layouts, out)
     call = handle.plans.find(key)
     if call is None:
-        call = call_for(handle, written, layouts, options, out)
+        call = call_for(handle, written, layouts, options, out, runs=True)
         handle.plans.remember(call.loaded, key, call)
     return call
 

@@ -14,6 +14,7 @@ __all__ = ["Pair", "Path", "contraction_path", "is_path_name", "is_slight", "pai
 
 CALL_WORK = 1 << 12  # multiply-adds that take as long as calling a step: some microseconds
 TRIED_AT_ONCE = 4  # operands; "auto" tries all orders of so many in less time than greedily one
+MOST_BITS = 256  # of the elements of a result: what they cost is a number that floats have
 MOST_SEARCHED = 14  # operands; of more "auto" is the greedy path
 
 Modes = frozenset[int]
@@ -35,8 +36,18 @@ class Pair:
 def pairs_of(
     inputs: Sequence[Modes], output: Modes, extents: Sequence[int], path: Hashable | Any
 ) -> tuple[Pair, ...]:
-    """N-1 pairs that contract ``inputs`` to ``output``; ``path`` as opt_einsum's ``optimize``."""
-    return _pairs(inputs, output, contraction_path(inputs, output, extents, path))
+    """N-1 pairs that contract ``inputs`` to ``output``; ``path`` as opt_einsum's ``optimize``.
+
+    InvalidValueError for a path with a result that no slices make small enough.
+    """
+    pairs = _pairs(inputs, output, contraction_path(inputs, output, extents, path))
+    bits = max((prod([extents[x] for x in pair.modes]).bit_length() for pair in pairs), default=0)
+    if bits > MOST_BITS:
+        raise InvalidValueError(
+            f"A result on the path has fewer than 2^{MOST_BITS} elements: one has 2^{bits - 1} "
+            "or more."
+        )
+    return pairs
 
 
 def _pairs(inputs: Sequence[Modes], output: Modes, path: Path) -> tuple[Pair, ...]:

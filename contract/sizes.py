@@ -8,8 +8,9 @@ from typing import Any
 
 from contract.errors import InvalidValueError
 
-__all__ = ["Amount", "memory_amount", "memory_bytes"]
+__all__ = ["ADDRESSABLE_BYTES", "Amount", "memory_amount", "memory_bytes"]
 
+ADDRESSABLE_BYTES = (1 << 63) - 1  # that an address, or an offset of an array, can count
 Amount = int | str
 
 UNITS = {"": 1, "B": 1} | {
