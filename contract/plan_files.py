@@ -291,8 +291,8 @@ def _read(path: Path, identity: Identity) -> Texts:
         if theirs != ours:
             raise CacheFileError(f"{path}: plans of another {what}: {theirs}, this is {ours}.")
     records = document["records"]
-    if type(records) is not dict or not all(type(each) is str for each in records.values()):
-        raise CacheFileError(f"{path}: damaged: records are texts by their digests.")
+    if type(records) is not dict or not all(_is_ascii(x) for pair in records.items() for x in pair):
+        raise CacheFileError(f"{path}: damaged: records are texts of ASCII by their digests.")
     own = _checksum(records)
     if own != document["checksum"]:
         raise CacheFileError(
@@ -300,6 +300,10 @@ def _read(path: Path, identity: Identity) -> Texts:
             f"{document['checksum']!r:.80}."
         )
     return records
+
+
+def _is_ascii(value: Any) -> bool:
+    return type(value) is str and value.isascii()
 
 
 def _document(path: Path) -> dict[str, Any]:

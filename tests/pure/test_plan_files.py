@@ -141,6 +141,8 @@ def at_maker(document: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return document | {"maker": document["maker"] | changes}
 
 
+LONE = "\ud800"  # the first half of a pair: JSON may have it, no file of text may
+LABELS = ("plan", "operation", "Contraction", "labels")
 FOREIGN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "schema": (lambda d: d | {"schema": 2}, "another schema: 2, this is 1"),
     "schema of another type": (lambda d: d | {"schema": True}, "an integer .* is meant"),
@@ -173,6 +175,16 @@ FOREIGN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a plan that leaves its arrays": (
         lambda d: with_first(d, lambda r: changed(r, ("plan", "workspace"), 1 << 40)),
         "damaged: The bytes of the workspace must be",
+    ),
+    "half a character in a version": (
+        lambda d: at_maker(d, version=LONE),
+        r"At \.version: a text is meant",
+    ),
+    "half a character in a digest": (lambda d: d | {"records": {LONE: ""}}, "texts of ASCII"),
+    "half a character in a record": (lambda d: d | {"records": {"a": LONE}}, "texts of ASCII"),
+    "half a character in a label": (
+        lambda d: with_first(d, lambda r: changed(r, (*LABELS, 0), LONE)),
+        r"labels\[0\]: a text is meant",
     ),
     "no seconds": (lambda d: with_first(d, without_seconds), "a Record has the fields"),
 }
@@ -366,6 +378,19 @@ def test_what_cannot_be_stored_is_not(path: Path) -> None:
     assert not path.exists()
 
 
+def test_labels_that_no_file_has_are_planned_every_time(path: Path) -> None:
+    wild = f"{LONE}b,bc->{LONE}c"
+    with ct.Handle(kernels="numpy") as handle:
+        ct.contract_expression(wild, (2, 3), (3, 4), handle=handle)
+        ct.contract_expression("ab,bc->ac", (2, 3), (3, 4), handle=handle)
+        assert handle.write_plans(path) == 1
+        store = PlanStore(path, handle.executor.identity)
+        for _, loaded in handle.plans.items():
+            found = store.find(loaded.plan.operation, PREFERENCE)
+            assert (found is None) == (LONE in loaded.plan.labels)
+            assert store.add(Record(PREFERENCE, loaded.plan)) == (LONE not in loaded.plan.labels)
+
+
 def test_nothing_is_written_when_nothing_is_new(path: Path) -> None:
     filled(path).save()
     before = path.stat().st_mtime_ns, path.stat().st_ino
@@ -396,11 +421,17 @@ def test_the_newest_records_stay(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert read_plans(path, HERE) == (records()[4], replace(records()[0], seconds=8.0))
 
 
-@pytest.mark.parametrize("damage", ["not JSON", "another device", "a directory", "one record"])
+@pytest.mark.parametrize(
+    "damage", ["not JSON", "another device", "a directory", "one record", "half a character"]
+)
 def test_a_refused_file_is_set_aside_and_replaced(damage: str, path: Path) -> None:
     wanted = records()[0]
     if damage == "one record":
         document = with_first(whole(path), lambda r: changed(r, ("plan", "workspace"), 1 << 40))
+        path.write_text(json.dumps(document))
+    elif damage == "half a character":
+        document = whole(path)
+        document["records"] |= {LONE: LONE}
         path.write_text(json.dumps(document))
     elif damage == "another device":
         write_plans(path, records()[:1], replace(HERE, units=1))
