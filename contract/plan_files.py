@@ -35,7 +35,7 @@ from contract.codec import decoded, encoded
 from contract.descriptors import OperationDescriptor, PlanPreference
 from contract.errors import CacheFileError, InvalidValueError
 from contract.plan import Plan
-from contract.replacing import replacing
+from contract.replacing import UNFINISHED, replacing
 from contract.verification import verify
 from contract.version import VERSION
 
@@ -121,7 +121,7 @@ def store_path(directory: Path, identity: Identity) -> Path:
 
 def plan_files_in(directory: Path) -> list[Path]:
     """Every file that ``store_path`` may have named, and what is left of interrupted writing."""
-    return sorted((*directory.glob("plans-*.json"), *directory.glob(".contract-*.tmp")))
+    return sorted((*directory.glob("plans-*.json"), *directory.glob(UNFINISHED)))
 
 
 class PlanStore:

@@ -31,6 +31,7 @@ from contract.plan_files import (
     write_plans,
 )
 from contract.planner import make_plan
+from contract.replacing import UNFINISHED, replacing
 from tests.plan_cases import MACHINES, another, changed, numbers, operand, operations
 
 HERE = Identity("NVIDIA H200", "9.0", 132)
@@ -322,6 +323,47 @@ def save_each(path: Path, some: tuple[Record, ...]) -> None:
         store = PlanStore(path, HERE)
         assert store.add(record)
         store.save()
+
+
+def write_slowly(path: Path, begun: Any) -> None:
+    with replacing(path) as stream:
+        stream.write(b"half")
+        stream.flush()
+        begun.set()
+        time.sleep(60)
+
+
+def test_what_a_killed_process_leaves_is_removed_and_what_is_written_stays(path: Path) -> None:
+    begun = CHILDREN.Event()
+    children = [CHILDREN.Process(target=write_slowly, args=(path, begun)) for _ in range(2)]
+    for child in children:
+        begun.clear()
+        child.start()
+        assert begun.wait(30)
+    unfinished = set(path.parent.glob(UNFINISHED))
+    assert len(unfinished) == 2
+    children[0].kill()
+    children[0].join()
+    write_plans(path, records()[:1], HERE)
+    (left,) = path.parent.glob(UNFINISHED)
+    children[1].kill()
+    children[1].join()
+    write_plans(path, records()[:1], HERE)
+    assert list(path.parent.iterdir()) == [path]
+    assert left in unfinished
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+def test_only_regular_files_are_replaced(path: Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises(CacheFileError, match=f"{path}: this is not a regular file"):
+        write_plans(path, records()[:1], HERE)
+    assert stat.S_ISFIFO(path.stat().st_mode)
+    link = path.with_name("link")
+    link.symlink_to("/dev/null")
+    with pytest.raises(CacheFileError, match="not a regular file"):
+        write_plans(link, records()[:1], HERE)
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
 
 
 def test_processes_that_save_at_once_lose_nothing(path: Path) -> None:
