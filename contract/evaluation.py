@@ -29,7 +29,6 @@ __all__ = [
     "bound_call",
     "cuts_of",
     "evaluate",
-    "frozen",
     "handle_for",
     "interleaved_arguments",
     "require_kind",
@@ -144,8 +143,8 @@ def written_arguments(
     expression: Any, operands: tuple[Any, ...]
 ) -> tuple[Written, tuple[Any, ...]]:
     """What was written, and the arrays, in either form."""
-    if type(expression) is str:
-        return expression, operands
+    if isinstance(expression, str):
+        return str.__str__(expression), operands  # the text alone of numpy.str_, as keys have it
     return interleaved_arguments((expression, *operands))
 
 
@@ -203,11 +202,6 @@ def require_kind(kind: Arrays, operands: Sequence[Any], out: Any = None, c: Any 
     given = [(f"operand {at}", x) for at, x in enumerate(operands)]
     given += [(name, x) for name, x in (("out", out), ("c", c)) if x is not None]
     require_one_kind(kind, given)
-
-
-def frozen(value: Any) -> Any:
-    """Lists as tuples, so that an option can be part of a key."""
-    return tuple(frozen(each) for each in value) if isinstance(value, list | tuple) else value
 
 
 def cuts_of(slices: Any) -> Cuts | None:

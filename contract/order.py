@@ -10,7 +10,7 @@ from typing import Any
 
 from contract.errors import InvalidValueError
 
-__all__ = ["Pair", "Path", "contraction_path", "is_path_name", "is_slight", "pairs_of"]
+__all__ = ["Pair", "Path", "contraction_path", "frozen", "is_path_name", "is_slight", "pairs_of"]
 
 CALL_WORK = 1 << 12  # multiply-adds that take as long as calling a step: some microseconds
 TRIED_AT_ONCE = 4  # operands; "auto" tries all orders of so many in less time than greedily one
@@ -107,6 +107,11 @@ def contraction_path(
     if isinstance(path, str):
         return _named(path, inputs, output, extents)
     return _by_function(path, inputs, output, extents)
+
+
+def frozen(value: Any) -> Any:
+    """Lists as tuples, so that a path, or another option, can be part of a key."""
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def is_path_name(name: str) -> bool:

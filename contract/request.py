@@ -120,7 +120,7 @@ class Options:
 
     def __post_init__(self) -> None:
         self._check_types()
-        if self.order not in ("F", "C", "K", "A"):
+        if not isinstance(self.order, str) or self.order not in ("F", "C", "K", "A"):
             raise InvalidValueError(f"order is one of 'F', 'C', 'K', 'A': it is {self.order!r}.")
         try:
             hash(self.optimize)
