@@ -1,6 +1,7 @@
 """Matrix products and products loop by loop on the host: Gemm, and Gett without panels or tiles."""
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar, copy_context
 from functools import cache
 from itertools import pairwise, product
 from math import prod
@@ -383,17 +384,50 @@ def _one_gemm(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
             shape = (n[0].extent, m[0].extent)
         case _:
             return None
-    order, wanted = _packed_order(output), output.extents
-    if order == "F":
-        backwards = wanted[::-1]
-        if shape == backwards:
-            return lambda inputs: view_one(inputs[one]).dot(view_two(inputs[two])).T
-        return lambda inputs: view_one(inputs[one]).dot(view_two(inputs[two])).reshape(backwards).T
-    if order == "C":
-        if shape == wanted:
-            return lambda inputs: view_one(inputs[one]).dot(view_two(inputs[two]))
-        return lambda inputs: view_one(inputs[one]).dot(view_two(inputs[two])).reshape(wanted)
-    return None
+    order = _packed_order(output)
+    if order is None:
+        return None
+    packed = output.extents[::-1] if order == "F" else output.extents
+    reshaped = None if shape == packed else packed
+    return _dot((one, view_one), (two, view_two), reshaped, turned=order == "F")
+
+
+def _dot(
+    one: tuple[int, Viewer],
+    two: tuple[int, Viewer],
+    reshaped: tuple[int, ...] | None,
+    turned: bool,
+) -> Callable[[Sequence[Array]], Array]:
+    """The product of matrices that operands are seen as; its shape is another one if that is given.
+
+    Infinities and NaN are results that nothing warns of, as in every step. To enter numpy.errstate
+    takes eight times as long as a small product, to set its variable does not.
+    """
+    (left, view_left), (right, view_right) = one, two
+    state, ignoring = _error_state()
+    ignore, restore = state.set, state.reset
+
+    def run(inputs: Sequence[Array]) -> Array:
+        before = ignore(ignoring)
+        try:
+            found: Array = view_left(inputs[left]).dot(view_right(inputs[right]))
+        finally:
+            restore(before)
+        if reshaped is not None:
+            found = found.reshape(reshaped)
+        return found.T if turned else found
+
+    return run
+
+
+@cache
+def _error_state() -> tuple[ContextVar[Any], Any]:
+    """The variable in which NumPy keeps what it does about errors, and its value for nothing."""
+    outside = copy_context()
+    with np.errstate(all="ignore"):
+        inside = copy_context()
+    (found,) = (each for each in inside.items() if outside.get(each[0]) is not each[1])
+    return found
 
 
 def _few_sums(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:

@@ -26,6 +26,7 @@ WAKING_WORK = 1 << 21  # and one that has to be woken
 TABLES = 14
 LINE = 64
 NEAR_BYTES = 1 << 15  # of a panel of A and one of B that both stay in the first-level cache
+MANY_BOXES = 1 << 12  # for each thread: the last ones, which are smaller, count for little
 KEPT_BYTES = 1 << 24  # of boxes of A that all threads keep packed
 
 
@@ -177,17 +178,27 @@ class TileProduct:
         return rounded(sums) + lanes * self.lane.bytes
 
     def _edges(self) -> Array:
-        """Where the threads' shares of all boxes begin and end: equal work, not equal numbers."""
-        parts = self.workers.parts(self.total * self.sums, self.minimum)
-        if parts == 1:
-            return np.array([0, self.total * self.sums], np.int64)
-        batch, n, m, k = (_sizes(self.loops[kind]) for kind in (Kind.BATCH, Kind.N, Kind.M, Kind.K))
+        """Where the threads' shares of all boxes begin and end: equal work, not equal numbers.
+
+        Of many boxes equal numbers are equal work.
+        """
+        boxes = self.total * self.sums
+        parts = self.workers.parts(boxes, self.minimum)
+        if parts == 1 or boxes > MANY_BOXES * parts:
+            return np.array([boxes * part // parts for part in range(parts + 1)], np.int64)
+        batch, n, m = (_sizes(self.loops[kind]) for kind in (Kind.BATCH, Kind.N, Kind.M))
         of_d = (batch[:, None, None] * n[:, None] * m).ravel()
-        depths = np.add.reduceat(k, range(0, k.size, self.each))
-        done = np.cumsum(depths[:, None] * of_d)
+        done = np.cumsum(self._depths()[:, None] * of_d)
         shares = done[-1] * np.arange(1, parts) / parts
         nearest = np.searchsorted(done + done[0] / 2, shares) + 1
         return np.array([0, *nearest, done.size], np.int64)
+
+    def _depths(self) -> Array:
+        """What an element of each partial sum takes, compared with the others."""
+        if self.sums == 1 or self.each > MANY_BOXES:
+            return np.ones(self.sums)
+        k = _sizes(self.loops[Kind.K])
+        return np.add.reduceat(k, range(0, k.size, self.each))
 
     def _lane(self) -> _Lane:
         size, shape = self.dtype.itemsize, self.shape

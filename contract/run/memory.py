@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from contract.errors import InsufficientWorkspaceError
 from contract.run.host_views import Array
 from contract.workspace import ALIGNMENT, rounded
 
@@ -78,7 +79,12 @@ class MemoryPool:
                 found = self._free.pop(min(fitting, key=lambda at: self._free[at].size))
                 self._kept -= found.size
                 return found
-        memory = np.empty(size + ALIGNMENT, np.uint8)
+        try:
+            memory = np.empty(size + ALIGNMENT, np.uint8)
+        except MemoryError as error:
+            raise InsufficientWorkspaceError(
+                f"The system refuses {size} bytes of memory: {error}", size
+            ) from None
         return memory[-memory.ctypes.data % ALIGNMENT :][:size]
 
     def _come_back(self, memory: Array) -> None:

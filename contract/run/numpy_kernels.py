@@ -1,6 +1,7 @@
 """The host kernels as NumPy calls, blocked so that transpositions use whole cache lines."""
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import product as combinations
 from math import prod
 from typing import Any
@@ -50,12 +51,13 @@ class NumpyKernels:
         source_dtype: str,
         target_dtype: str,
     ) -> CopyKernel:
-        blocks = _copy_blocks(extents, source_strides, target_strides)
+        found = cache(lambda: _copy_blocks(extents, source_strides, target_strides))
         large = prod(extents) * np.dtype(target_dtype).itemsize >= PARALLEL_BYTES
 
         def run(source: Array, source_offset: int, target: Array, target_offset: int) -> None:
             read = strided_view(source, source_offset, extents, source_strides)
             write = strided_view(target, target_offset, extents, target_strides)
+            blocks = found()
             if blocks is None:
                 _convert(read, write)
                 return

@@ -9,7 +9,7 @@ import numpy as np
 from contract.autotune import Tuning, fastest
 from contract.logging import LOGGER, Level, Ranges
 from contract.plan import Plan
-from contract.run.arrays import Array
+from contract.run.arrays import Array, require_free
 from contract.run.executor import Executor, Loaded, Measurement, Scalars, observed
 
 __all__ = ["TunedPlan", "measured_fastest"]
@@ -154,8 +154,14 @@ class TunedPlan(Loaded):
 def measured_fastest(
     candidates: Sequence[Loaded], executor: Executor
 ) -> tuple[Loaded, tuple[float, ...]]:
-    """The fastest candidate on operands of ones, and the seconds of each; waits for a device."""
+    """The fastest candidate on operands of ones, and the seconds of each; waits for a device.
+
+    InsufficientWorkspaceError where there is no memory for such operands.
+    """
     plan = candidates[0].plan
+    given = plan.slots[: plan.inputs + 1 + (plan.addend is not None)]
+    needed = sum(slot.bytes for slot in given) + max(x.required_workspace for x in candidates)
+    require_free(executor.arrays, needed, "operands of its own, on which candidates are measured")
     inputs = [executor.allocate(slot.tensor) for slot in plan.slots[: plan.inputs]]
     addend = None if plan.addend is None else executor.allocate(plan.slots[plan.addend].tensor)
     for array in (*inputs, *([] if addend is None else [addend])):
