@@ -154,15 +154,15 @@ def run_batch(batch: Batch, *operands: Array) -> Array:
     odd address is copied.
     """
     handle = handle_for(None, operands)
-    with handle.arrays.on(None), reporting(False), blas_threads().single():
-        arrays = handle.arrays
+    arrays = handle.arrays
+    with arrays.on(None), reporting(False):
         inputs = [x if arrays.is_aligned(x) else arrays.native_copy(x) for x in operands]
         operation = _of_arrays(batch.operation, arrays, inputs)
         extents = _extents(operation.inputs, operation.labels)
         chunks = (Chunked(m, extents[m], min(size, extents[m])) for m, size in batch.sizes)
         plan = in_slices(handle, operation, batch.preference, tuple(chunks))
         result = plan.new_output()
-        plan(inputs, result, None, (batch.alpha, 0, 0))
+        blas_threads().alone(lambda: plan(inputs, result, None, (batch.alpha, 0, 0)))
     return result
 
 

@@ -1,35 +1,43 @@
 """The BLAS that NumPy calls: held to one thread while our own threads call it, and its kernels."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 
 from threadpoolctl import ThreadpoolController
+
+from contract.forks import reentrant_lock, renew_in_children
 
 __all__ = ["BlasThreads", "blas_threads"]
 
 
 class BlasThreads:
-    """One thread per BLAS call inside ``single()``, the caller's setting outside.
+    """One thread per BLAS call inside ``alone``, the caller's setting outside.
 
-    Concurrent entries are counted: the first lowers the setting, the last restores it.
+    The first of concurrent callers lowers the setting, the last restores it.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
+        self._lock = reentrant_lock()
         self._libraries = ThreadpoolController().select(user_api="blas").lib_controllers
-        self._saved: list[int] = []
+        self._callers: set[object] = set()
+        self._saved: list[int] = []  # what is to be restored, if anything
+        renew_in_children(self)
 
-    @contextmanager
-    def single(self) -> Iterator[None]:
-        """Inside, every BLAS call of this process runs on the thread that calls it."""
-        self._enter()
+    def alone(self, work: Callable[[], None]) -> None:
+        """``work()``, in which every BLAS call of this process runs on the thread that calls it."""
+        caller = object()
         try:
-            yield
+            self._callers.add(caller)
+            self._settle()
+            work()
         finally:
-            self._leave()
+            self._callers.discard(caller)
+            self._settle()
+
+    def renew(self) -> None:
+        """Of the callers one is left at most, which is in its call for good or discards itself."""
+        self._callers.clear()
+        self._settle()
 
     @property
     def kernels(self) -> str:
@@ -37,20 +45,20 @@ class BlasThreads:
         found = (getattr(library, "architecture", None) for library in self._libraries)
         return " ".join(sorted({name for name in found if name}))
 
-    def _enter(self) -> None:
+    def _settle(self) -> None:
+        """Make the setting what it is to be. A handler may break this off: the next call mends it.
+
+        What is saved stays so until all of it is restored.
+        """
         with self._lock:
-            self._inside += 1
-            if self._inside == 1:
-                self._saved = [library.get_num_threads() for library in self._libraries]
+            if self._callers:
+                self._saved = self._saved or [each.get_num_threads() for each in self._libraries]
                 for library in self._libraries:
                     library.set_num_threads(1)
-
-    def _leave(self) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
+            elif self._saved:
                 for library, threads in zip(self._libraries, self._saved, strict=True):
                     library.set_num_threads(threads)
+                self._saved = []
 
 
 @cache

@@ -7,7 +7,6 @@ sum is fixed by the plan, so the number of threads does not change a bit.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product as combinations
@@ -180,8 +179,11 @@ class _PanelProduct:
 
         rest = memory.workspace[cutter.at :]
         # Whether BLAS has its threads depends on the plan, not on ours: so do its bits.
-        with blas_threads().single() if len(jobs) > 1 else nullcontext():
-            share(self.workers, len(jobs), self.minimum, rest, self.lane_bytes, run)
+        if len(jobs) > 1:
+            lanes = self.workers, len(jobs), self.minimum, rest, self.lane_bytes
+            blas_threads().alone(lambda: share(*lanes, run))
+        else:
+            run(0, 1, Cutter(rest))
         if partial is not None:
             lane = self._lane(a, b, Cutter(rest))
             for sum_, panels in zip(self.sums, partial, strict=True):

@@ -1,7 +1,7 @@
 """Matrix products and products loop by loop on the host: Gemm, and Gett without panels or tiles."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise, product
 from math import prod
 from string import ascii_letters
@@ -88,8 +88,7 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
                 if scaled:
                     _scale(block, scalars[0])
 
-        with blas_threads().single():
-            workers.map(part, blocks)
+        blas_threads().alone(partial(workers.map, part, blocks))
 
     blocks = _blocks_for_threads(plan, step, batch, workers)
     return Prepared(run_apart if blocks else run)

@@ -5,11 +5,15 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
+from queue import SimpleQueue
 from typing import Any
+
+from contract.errors import ExecutionError
+from contract.forks import renew_in_children
+from contract.run.gate import Gate
 
 __all__ = ["Workers", "usable_cores"]
 
@@ -36,9 +40,10 @@ class Workers:
         self.threads = threads or usable_cores()
         self.make_room: Callable[[], None] | None = None
         self._inside = _Inside()
-        self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
         self._others = _Others()
+        self._crew: _Crew | None = None
+        self._gates: set[Gate] = set()
+        renew_in_children(self)
 
     def split(self, total: int, minimum: int, each: int = 1) -> list[Range]:
         """At most ``each`` ranges for a thread, none below ``minimum`` unless it is the only one.
@@ -56,22 +61,30 @@ class Workers:
         return max(1, min(self.threads, total // max(minimum, 1)))
 
     def map(self, function: Callable[..., None], parts: Sequence[Part]) -> None:
-        """Call the function for every part; the first exception is raised after all have ended.
+        """Call the function for every part; an exception is raised after all have ended.
 
         There may be more parts than threads: each thread that is free takes the next one, so a
-        thread that is slow or held up gets fewer of them.
+        thread that is slow or held up gets fewer of them. After an exception nobody takes one.
         """
-        if len(parts) == 1:
-            function(*parts[0])
+        if len(parts) == 1 or self.threads == 1 or self.is_inside():
+            for part in parts:
+                function(*part)
             return
-        left, errors = deque(parts), list[BaseException]()
-        futures = self._submitted(partial(self._take, function, left, errors), len(parts) - 1)
-        self._take(function, left, errors)
-        for future in futures:
-            if not future.cancel():
-                future.result()
+        left, errors, gate = deque(parts), list[BaseException](), Gate()
+        try:
+            self._gates.add(gate)
+            self._call_others(partial(self._help, gate, function, left, errors), len(parts) - 1)
+            self._take(function, left)
+        except BaseException:
+            left.clear()
+            raise
+        finally:
+            gate.close()  # others use memory of this call
+            self._gates.discard(gate)
         if errors:
             raise errors[0]
+        if gate.lost:
+            raise ExecutionError("The process was forked in the midst of this call.")
 
     def is_inside(self) -> bool:
         """Whether the calling thread is doing a part."""
@@ -81,50 +94,109 @@ class Workers:
         """Keep the other threads off the core that the caller runs on."""
         self._others.keep_apart()
 
-    def start(self, work: Callable[[], None]) -> "Future[None] | None":
-        """Give ``work`` to another thread; None while they are ended."""
-        with suppress(RuntimeError):
-            return self._executor().submit(work)
-        return None
-
-    def _submitted(self, work: Callable[[], None], most: int) -> list["Future[None]"]:
-        """``work`` given to other threads, to none inside a part."""
-        if self.is_inside():
-            return []
-        if self.make_room is not None:
-            self.make_room()
-        self.keep_apart()
-        given = (self.start(work) for _ in range(min(most, self.threads - 1)))
-        return [future for future in given if future is not None]
+    def start(self, task: Callable[[], None]) -> bool:
+        """Give a task to another thread; False where there is none."""
+        crew = self._crew
+        if crew is None:
+            self._crew = crew = _Crew(max(self.threads - 1, 1), self._others.add)
+        return crew.give(task)
 
     def close(self) -> None:
         """End the threads; parts that run are finished first."""
         if self.make_room is not None:
             self.make_room()
-        with self._lock:
-            pool, self._pool, self._others = self._pool, None, _Others()
-        if pool is not None:
-            pool.shutdown()
+        crew, self._crew, self._others = self._crew, None, _Others()
+        if crew is not None:
+            crew.end()
 
-    def _executor(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._pool is None:
-                count = max(self.threads - 1, 1)
-                self._pool = ThreadPoolExecutor(count, "contract", self._others.add)
-            return self._pool
+    def renew(self) -> None:
+        """In a child of a fork there are no other threads."""
+        self._crew, self._others = None, _Others()
+        for gate in self._gates:
+            gate.lose()
 
-    def _take(
-        self, function: Callable[..., None], left: deque[Part], errors: list[BaseException]
+    def _call_others(self, task: Callable[[], None], most: int) -> None:
+        """Give ``task`` to other threads."""
+        if self.make_room is not None:
+            self.make_room()
+        self.keep_apart()
+        for _ in range(min(most, self.threads - 1)):
+            self.start(task)
+
+    def _help(
+        self,
+        gate: Gate,
+        function: Callable[..., None],
+        left: deque[Part],
+        errors: list[BaseException],
     ) -> None:
+        """Take parts in another thread, unless the caller has left already."""
+        if gate.enter() != 0:
+            return
+        try:
+            self._take(function, left)
+        except BaseException as error:
+            left.clear()
+            errors.append(error)
+        finally:
+            gate.leave()
+
+    def _take(self, function: Callable[..., None], left: deque[Part]) -> None:
         """Run parts, one after the other, until another thread has begun the last one."""
-        before = self.is_inside()
-        self._inside.flag = True
-        for part in _taken(left):
-            try:
+        try:
+            self._inside.flag = True
+            for part in _taken(left):
                 function(*part)
-            except BaseException as error:
-                errors.append(error)
-        self._inside.flag = before
+        finally:
+            self._inside.flag = False
+
+
+class _Crew:
+    """Threads that wait for tasks, ``most`` of them; they end when nobody can give them any.
+
+    To give a task takes no lock, for a handler of signals may do so at any moment; an executor of
+    the standard library takes one. Nothing waits for the threads when the interpreter ends.
+    """
+
+    def __init__(self, most: int, begin: Callable[[], None]) -> None:
+        self._most, self._begin = most, begin
+        self._tasks = SimpleQueue[Callable[[], None] | None]()
+        self._threads: list[threading.Thread] = []
+
+    def give(self, task: Callable[[], None]) -> bool:
+        """Let a thread do the task; False where no thread can be started."""
+        at = len(self._threads)
+        if at < self._most:
+            given = self._tasks, self._begin
+            name = f"contract_{at}"
+            thread = threading.Thread(target=_do_tasks, args=given, name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # there are too many, or the interpreter ends
+                return False
+            self._threads.append(thread)
+        self._tasks.put(task)
+        return True
+
+    def end(self) -> None:
+        """End the threads when each has done its task."""
+        self._dismiss()
+        for thread in self._threads:
+            thread.join()
+
+    def _dismiss(self) -> None:
+        for _ in self._threads:
+            self._tasks.put(None)
+
+    def __del__(self) -> None:
+        self._dismiss()
+
+
+def _do_tasks(tasks: "SimpleQueue[Callable[[], None] | None]", begin: Callable[[], None]) -> None:
+    begin()
+    while (task := tasks.get()) is not None:
+        task()
+        del task  # with what it refers to
 
 
 class _Inside(threading.local):

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from functools import cache
 from typing import Any
 
@@ -198,16 +197,21 @@ def test_an_interrupt_waits_for_what_has_begun(monkeypatch: pytest.MonkeyPatch) 
     team = Team(workers)
     start = workers.start
 
-    def interrupted(work: Callable[[], None]) -> "Future[None] | None":
+    def interrupted(work: Callable[[], None]) -> bool:
         start(work)
+        time.sleep(0.01)  # it begins
         raise KeyboardInterrupt
 
     monkeypatch.setattr(workers, "start", interrupted)
     for patience in (0, PATIENT):
-        visits = Visits(2, patience)
+        visits = Visits(50, patience)
         with pytest.raises(KeyboardInterrupt):
-            visits.run(team, 2)
-        visits.check(2)
+            visits.run(team, 50)
+        done = visits.counts.copy()
+        time.sleep(0.01)
+        np.testing.assert_array_equal(visits.counts, done)
+        assert done.max() <= 1
+        assert done.sum() < 50 or patience == 0, "parts were begun after the interrupt"
         team._dismiss()
         time.sleep(0.01)
     workers.close()

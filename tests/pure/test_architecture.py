@@ -11,7 +11,7 @@ from contract import config, errors
 PACKAGE = Path(contract.__file__).parent
 
 LEVELS = (
-    {"errors", "text", "lattice", "version", "replacing"},
+    {"errors", "text", "lattice", "version", "replacing", "forks"},
     {"config", "layout", "compute", "workspace", "order", "cache", "autotune", "sizes"},
     {"operators", "heuristics", "expression", "network", "kernels.architectures"},
     {"gradients", "descriptors", "kernels.blas_model", "kernels.configurations", "kernels.names"},
@@ -31,12 +31,19 @@ LEVELS = (
         "calibration",
         "run.explain",
         "run.picture",
-        "run.workers",
+        "run.gate",
         "run.blas_threads",
         "run.host_views",
         "run.cupy_module",
     },
-    {"calibration_files", "run.progress", "run.processor", "run.driver_library", "run.tensor_maps"},
+    {
+        "run.workers",
+        "calibration_files",
+        "run.progress",
+        "run.processor",
+        "run.driver_library",
+        "run.tensor_maps",
+    },
     {"run.kernel_modules", "nvtx", "run.jax_library", "run.torch_library"},
     {"run.libraries"},
     {"run.arrays"},
