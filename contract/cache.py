@@ -110,7 +110,7 @@ class PlanCache(Generic[Value]):
         with self._lock:
             line = self._lines.get(id(old))
             if line is not None:
-                found = _Line(line.key, new, line.used)
+                found = _Line(line.key, new, line.used, line.requests)
                 self._lines[id(new)] = self._keys[line.key] = found
                 self._forget(line)
 
@@ -185,8 +185,9 @@ class PlanCache(Generic[Value]):
 
     def _forget(self, line: _Line[Value]) -> None:
         """Leave nothing that leads to the line beside its key."""
-        for request in line.requests:
-            self._requests.pop(request, None)
+        while line.requests:
+            self._requests.pop(line.requests[0], None)
+            line.requests.pop(0)
         self._lines.pop(id(line.value), None)
 
 

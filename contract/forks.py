@@ -1,6 +1,8 @@
-"""What a child of os.fork makes anew: its parent's other threads do not come along.
+"""What os.fork needs: a child has none of the other threads of its parent, but all of its memory.
 
-A lock that one of them held would be held for ever, and threads that are counted on are not there.
+A lock that another thread held would be held for ever, and what it was changing stays half changed.
+Locks of our own guard nothing that may not be left so, and are made free in a child. What others
+guard with locks, or change beside us, is kept still while a process is forked.
 """
 
 import os
@@ -8,7 +10,7 @@ import threading
 from typing import Any, Protocol
 from weakref import WeakSet
 
-__all__ = ["Renewed", "reentrant_lock", "renew_in_children"]
+__all__ = ["Held", "Renewed", "hold_during_forks", "reentrant_lock", "renew_in_children"]
 
 
 class Renewed(Protocol):
@@ -18,8 +20,19 @@ class Renewed(Protocol):
         """Forget all threads but the calling one, which is the only one."""
 
 
+class Held(Protocol):
+    """A lock, or what is used like one."""
+
+    def acquire(self) -> Any:
+        """Wait until no other thread is in the midst of something, and let none begin."""
+
+    def release(self) -> Any:
+        """Let others begin again."""
+
+
 _locks: WeakSet[Any] = WeakSet()
 _renewed: WeakSet[Renewed] = WeakSet()
+_held: list[Held] = []
 
 
 def reentrant_lock() -> Any:
@@ -34,7 +47,23 @@ def renew_in_children(found: Renewed) -> None:
     _renewed.add(found)
 
 
+def hold_during_forks(found: Held) -> None:
+    """Acquire it before every fork, and release it afterwards in both processes."""
+    _held.append(found)
+
+
+def _hold() -> None:
+    for each in _held:
+        each.acquire()
+
+
+def _release() -> None:
+    for each in reversed(_held):
+        each.release()
+
+
 def _renew() -> None:
+    _release()
     for lock in _locks:
         if not lock._is_owned():  # whoever forks while it holds a lock will release it
             lock._at_fork_reinit()
@@ -43,4 +72,4 @@ def _renew() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)
+    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_renew)

@@ -2,18 +2,27 @@
 
 from collections.abc import Callable
 from functools import cache
+from threading import get_ident
+from time import sleep
+from typing import ParamSpec, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
-from contract.forks import reentrant_lock, renew_in_children
+from contract.forks import hold_during_forks, reentrant_lock, renew_in_children
 
 __all__ = ["BlasThreads", "blas_threads"]
+
+PAUSE = 1e-4  # seconds between looks at who is inside
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
 class BlasThreads:
     """One thread per BLAS call inside ``alone``, the caller's setting outside.
 
-    The first of concurrent callers lowers the setting, the last restores it.
+    The first of concurrent callers lowers the setting, the last restores it. A fork waits for
+    every ``call``: OpenBLAS ends its threads before one, for which whoever uses them waits for
+    ever, and so does the fork.
     """
 
     def __init__(self) -> None:
@@ -21,7 +30,10 @@ class BlasThreads:
         self._libraries = ThreadpoolController().select(user_api="blas").lib_controllers
         self._callers: set[object] = set()
         self._saved: list[int] = []  # what is to be restored, if anything
+        self._inside: dict[int, int] = {}  # by thread, 1 while it calls
+        self._forking = 0  # the thread that does
         renew_in_children(self)
+        hold_during_forks(self)
 
     def alone(self, work: Callable[[], None]) -> None:
         """``work()``, in which every BLAS call of this process runs on the thread that calls it."""
@@ -34,16 +46,47 @@ class BlasThreads:
             self._callers.discard(caller)
             self._settle()
 
-    def renew(self) -> None:
-        """Of the callers one is left at most, which is in its call for good or discards itself."""
-        self._callers.clear()
-        self._settle()
+    def call(
+        self, function: Callable[Given, Result], *arguments: Given.args, **named: Given.kwargs
+    ) -> Result:
+        """What the function returns, which calls BLAS."""
+        thread = get_ident()
+        before = self._inside.get(thread, 0)  # not 0 in a handler of signals
+        try:
+            self._inside[thread] = 1
+            while self._forking not in (0, thread):
+                self._inside[thread] = before
+                sleep(PAUSE)
+                self._inside[thread] = 1
+            return function(*arguments, **named)
+        finally:
+            self._inside[thread] = before
 
     @property
     def kernels(self) -> str:
         """The processors whose kernels it uses, as OpenBLAS and BLIS tell: "Haswell"; else ""."""
         found = (getattr(library, "architecture", None) for library in self._libraries)
         return " ".join(sorted({name for name in found if name}))
+
+    # --- forks ----------------------------------------------------------------------------
+
+    def acquire(self) -> None:
+        """Wait for the calls of other threads, and let them begin none, nor change settings."""
+        self._lock.acquire()
+        thread = self._forking = get_ident()
+        while any(inside and each != thread for each, inside in list(self._inside.items())):
+            sleep(PAUSE)
+
+    def release(self) -> None:
+        """Let others call again."""
+        self._forking = 0
+        self._lock.release()
+
+    def renew(self) -> None:
+        """In a child nobody else calls."""
+        self._callers.clear()
+        self._inside.clear()
+        self._settle()
 
     def _settle(self) -> None:
         """Make the setting what it is to be. A handler may break this off: the next call mends it.

@@ -8,13 +8,14 @@ sum is fixed by the plan, so the number of threads does not change a bit.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import product as combinations
 from math import ceil, prod
 from typing import Any, Literal
 
 import numpy as np
 
+from contract.compute import is_blas_type
 from contract.layout import packed_strides
 from contract.operators import Operator
 from contract.plan import Gett, Kind, Loop, Panels, Plan
@@ -142,7 +143,9 @@ class _PanelProduct:
         self.workers = workers
         self.dtype = np.dtype(step.dtype)
         self.types = [slot.tensor.dtype for slot in plan.slots]
-        self.matmul = kernels.matmul(step.dtype)
+        call: Any = blas_threads().call
+        matmul = kernels.matmul(step.dtype)
+        self.matmul = partial(call, matmul) if is_blas_type(step.dtype) else matmul
         self.sums = tuple(_sums(step.loops, self.panels))
         self.jobs = [(at, part) for at, sum_ in enumerate(self.sums) for part in range(len(sum_))]
         self.minimum = ceil(THREAD_WORK * len(self.jobs) / max(product_work(step), 1))
@@ -164,18 +167,18 @@ class _PanelProduct:
         addend = None if step.c is None or beta == 0 else _memory(arrays[step.c])
         cutter = Cutter(memory.workspace)
         a, b = self._inputs(arrays, cutter)
-        partial = self._partial_sums(cutter)
+        parts = self._partial_sums(cutter)
 
         def run(begin: int, end: int, cutter: Cutter) -> None:
             lane = self._lane(a, b, cutter)
             with np.errstate(all="ignore"):
                 for at, part in jobs[begin:end]:
                     chain = self.sums[at][part]
-                    if partial is None:
+                    if parts is None:
                         self._sum(chain, lane, lane.sum, target)
                         self._finish(chain[0], lane, lane.sum, target, addend, alpha, beta)
                     else:
-                        self._sum(chain, lane, partial[at][part], target)
+                        self._sum(chain, lane, parts[at][part], target)
 
         rest = memory.workspace[cutter.at :]
         # Whether BLAS has its threads depends on the plan, not on ours: so do its bits.
@@ -184,9 +187,9 @@ class _PanelProduct:
             blas_threads().alone(lambda: share(*lanes, run))
         else:
             run(0, 1, Cutter(rest))
-        if partial is not None:
+        if parts is not None:
             lane = self._lane(a, b, Cutter(rest))
-            for sum_, panels in zip(self.sums, partial, strict=True):
+            for sum_, panels in zip(self.sums, parts, strict=True):
                 used = self._variant_of(sum_[0][0]).d.elements
                 for panel in panels[1:]:
                     np.add(panels[0][:used], panel[:used], out=panels[0][:used])

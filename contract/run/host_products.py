@@ -51,6 +51,7 @@ SMALL_RUNS = 1 << 6
 BATCH_PRODUCTS = 1 << 23  # from here on a batch of products is spread over our threads,
 BATCH_PARTS = 8  # if it has that many parts; fewer have BLAS's threads, whatever the number of ours
 PART_PRODUCTS = 1 << 20  # a smaller part is done before another thread has begun
+BLAS_SHARES = 1 << 13  # from here on BLAS may use its threads
 SUMMED_BLOCK = 1 << 13  # elements of D summed in cache before they are finished
 FEW_FLOPS = 1 << 12
 KINDS = (Kind.BATCH, Kind.M, Kind.N, Kind.K)
@@ -70,7 +71,8 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
     view_a = _matrix_view(plan, step.a, batch, m, k, "a")
     view_b = _matrix_view(plan, step.b, batch, k, n, "b")
     view_d = _matrix_view(plan, step.d, batch, m, n, "d")
-    a, b, d, scaled, matmul = step.a, step.b, step.d, step.scaled, np.matmul
+    a, b, d, scaled = step.a, step.b, step.d, step.scaled
+    matmul = _for_threads(np.matmul, prod([loop.extent for loop in step.loops]))
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         out = view_d(slots[d])
@@ -139,6 +141,11 @@ def _pieces(extent: int, count: int) -> list[slice]:
 def _rows(step: Product) -> list[list[Loop]]:
     """The loops of each kind."""
     return [[loop for loop in step.loops if loop.kind is kind] for kind in KINDS]
+
+
+def _for_threads(function: Callable[..., Any], products: int) -> Callable[..., Any]:
+    """A function that calls BLAS, while no process is forked if BLAS has threads for it."""
+    return function if products < BLAS_SHARES else partial(blas_threads().call, function)
 
 
 def _scale(out: Array, alpha: Any) -> None:
@@ -386,15 +393,16 @@ def _one_gemm(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
         case _:
             return None
     order, wanted = _packed_order(output), output.extents
+    dot = _for_threads(np.ndarray.dot, m[0].extent * n[0].extent * k[0].extent)
     if order == "F":
         backwards = wanted[::-1]
         if shape == backwards:
-            return lambda inputs: view_one(inputs[one]).dot(view_two(inputs[two])).T
-        return lambda inputs: view_one(inputs[one]).dot(view_two(inputs[two])).reshape(backwards).T
+            return lambda inputs: dot(view_one(inputs[one]), view_two(inputs[two])).T
+        return lambda inputs: dot(view_one(inputs[one]), view_two(inputs[two])).reshape(backwards).T
     if order == "C":
         if shape == wanted:
-            return lambda inputs: view_one(inputs[one]).dot(view_two(inputs[two]))
-        return lambda inputs: view_one(inputs[one]).dot(view_two(inputs[two])).reshape(wanted)
+            return lambda inputs: dot(view_one(inputs[one]), view_two(inputs[two]))
+        return lambda inputs: dot(view_one(inputs[one]), view_two(inputs[two])).reshape(wanted)
     return None
 
 

@@ -215,3 +215,28 @@ def test_an_interrupt_waits_for_what_has_begun(monkeypatch: pytest.MonkeyPatch) 
         team._dismiss()
         time.sleep(0.01)
     workers.close()
+
+
+def test_a_thread_leaves_though_there_is_always_work() -> None:
+    """Whoever closes waits for threads that others keep busy; later calls do without them."""
+    workers, done = Workers(2), threading.Event()
+    team = Team(workers)
+
+    def offer() -> None:
+        while not done.is_set():
+            visits = Visits(4, 1000)
+            visits.run(team, 4)
+            visits.check(2)
+
+    offering = threading.Thread(target=offer, daemon=True)
+    offering.start()
+    until(lambda: _shared(team, wakes=True))
+    for _ in range(3):
+        closing = threading.Thread(target=workers.close, daemon=True)
+        closing.start()
+        closing.join(timeout=30)
+        assert not closing.is_alive(), "a thread never leaves"
+    done.set()
+    offering.join(timeout=30)
+    assert not offering.is_alive()
+    workers.close()
