@@ -221,10 +221,11 @@ def test_a_thread_leaves_though_there_is_always_work() -> None:
     """Whoever closes waits for threads that others keep busy; later calls do without them."""
     workers, done = Workers(2), threading.Event()
     team = Team(workers)
+    team._looks = 1 << 40
 
     def offer() -> None:
         while not done.is_set():
-            visits = Visits(4, 1000)
+            visits = Visits(4, 20_000)
             visits.run(team, 4)
             visits.check(2)
 
