@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache
 from threading import get_ident
 from time import sleep
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
@@ -13,7 +13,6 @@ from contract.forks import hold_during_forks, reentrant_lock, renew_in_children
 __all__ = ["BlasThreads", "blas_threads"]
 
 PAUSE = 1e-4  # seconds between looks at who is inside
-Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
@@ -21,7 +20,7 @@ class BlasThreads:
     """One thread per BLAS call inside ``alone``, the caller's setting outside.
 
     The first of concurrent callers lowers the setting, the last restores it. A fork waits for
-    every ``call``: OpenBLAS ends its threads before one, for which whoever uses them waits for
+    every guarded call: OpenBLAS ends its threads before one, for which whoever uses them waits for
     ever, and so does the fork.
     """
 
@@ -46,21 +45,22 @@ class BlasThreads:
             self._callers.discard(caller)
             self._settle()
 
-    def call(
-        self, function: Callable[Given, Result], *arguments: Given.args, **named: Given.kwargs
-    ) -> Result:
-        """What the function returns, which calls BLAS."""
-        thread = get_ident()
-        before = self._inside.get(thread, 0)  # not 0 in a handler of signals
-        try:
-            self._inside[thread] = 1
-            while self._forking not in (0, thread):
-                self._inside[thread] = before
-                sleep(PAUSE)
-                self._inside[thread] = 1
-            return function(*arguments, **named)
-        finally:
-            self._inside[thread] = before
+    def guarded(self, function: Callable[..., Result]) -> Callable[..., Result]:
+        """A function that calls BLAS, made one for whose calls forks wait."""
+        inside = self._inside
+
+        def call(*arguments: Any) -> Result:
+            thread = get_ident()
+            before = inside.get(thread, 0)  # not 0 in a handler of signals
+            try:
+                inside[thread] = 1
+                if self._forking:
+                    self._wait(thread, before)
+                return function(*arguments)
+            finally:
+                inside[thread] = before
+
+        return call
 
     @property
     def kernels(self) -> str:
@@ -81,6 +81,13 @@ class BlasThreads:
         """Let others call again."""
         self._forking = 0
         self._lock.release()
+
+    def _wait(self, thread: int, before: int) -> None:
+        """Stay outside while another thread forks."""
+        while self._forking not in (0, thread):
+            self._inside[thread] = before
+            sleep(PAUSE)
+            self._inside[thread] = 1
 
     def renew(self) -> None:
         """In a child nobody else calls."""

@@ -8,7 +8,7 @@ sum is fixed by the plan, so the number of threads does not change a bit.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from itertools import product as combinations
 from math import ceil, prod
 from typing import Any, Literal
@@ -143,9 +143,8 @@ class _PanelProduct:
         self.workers = workers
         self.dtype = np.dtype(step.dtype)
         self.types = [slot.tensor.dtype for slot in plan.slots]
-        call: Any = blas_threads().call
         matmul = kernels.matmul(step.dtype)
-        self.matmul = partial(call, matmul) if is_blas_type(step.dtype) else matmul
+        self.matmul = blas_threads().guarded(matmul) if is_blas_type(step.dtype) else matmul
         self.sums = tuple(_sums(step.loops, self.panels))
         self.jobs = [(at, part) for at, sum_ in enumerate(self.sums) for part in range(len(sum_))]
         self.minimum = ceil(THREAD_WORK * len(self.jobs) / max(product_work(step), 1))

@@ -76,7 +76,7 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         out = view_d(slots[d])
-        matmul(view_a(slots[a]), view_b(slots[b]), out=out)
+        matmul(view_a(slots[a]), view_b(slots[b]), out)
         if scaled:
             _scale(out, scalars[0])
 
@@ -86,7 +86,7 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
         def part(in_a: Index, in_b: Index, in_d: Index) -> None:
             block = out[in_d]
             with np.errstate(all="ignore"):  # a thread has settings of its own
-                matmul(left[in_a], right[in_b], out=block)
+                matmul(left[in_a], right[in_b], block)
                 if scaled:
                     _scale(block, scalars[0])
 
@@ -145,7 +145,7 @@ def _rows(step: Product) -> list[list[Loop]]:
 
 def _for_threads(function: Callable[..., Any], products: int) -> Callable[..., Any]:
     """A function that calls BLAS, while no process is forked if BLAS has threads for it."""
-    return function if products < BLAS_SHARES else partial(blas_threads().call, function)
+    return function if products < BLAS_SHARES else blas_threads().guarded(function)
 
 
 def _scale(out: Array, alpha: Any) -> None:
