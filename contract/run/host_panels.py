@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from contract.compute import is_blas_type
 from contract.layout import packed_strides
 from contract.operators import Operator
 from contract.plan import Gett, Kind, Loop, Panels, Plan
@@ -143,8 +142,7 @@ class _PanelProduct:
         self.workers = workers
         self.dtype = np.dtype(step.dtype)
         self.types = [slot.tensor.dtype for slot in plan.slots]
-        matmul = kernels.matmul(step.dtype)
-        self.matmul = blas_threads().guarded(matmul) if is_blas_type(step.dtype) else matmul
+        self.matmul = kernels.matmul(step.dtype)
         self.sums = tuple(_sums(step.loops, self.panels))
         self.jobs = [(at, part) for at, sum_ in enumerate(self.sums) for part in range(len(sum_))]
         self.minimum = ceil(THREAD_WORK * len(self.jobs) / max(product_work(step), 1))
@@ -171,7 +169,7 @@ class _PanelProduct:
         def run(begin: int, end: int, cutter: Cutter) -> None:
             lane = self._lane(a, b, cutter)
             with np.errstate(all="ignore"):
-                for at, part in jobs[begin:end]:
+                for at, part in self.workers.going(jobs[begin:end]):
                     chain = self.sums[at][part]
                     if parts is None:
                         self._sum(chain, lane, lane.sum, target)
@@ -331,7 +329,7 @@ class _PanelProduct:
 
     def _sum(self, chain: Chain, lane: _Lane, panel: Array, target: _Memory) -> None:
         """The sum over one chain of blocks, in ``panel`` or where D lies."""
-        for block in chain:
+        for block in self.workers.going(chain):
             variant = self._variant_of(block)
             left, right = lane.a.matrices(variant.a, block.a), lane.b.matrices(variant.b, block.b)
             d = self._result(variant.d, block, panel, target)

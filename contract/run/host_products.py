@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from itertools import pairwise, product
-from math import prod
+from itertools import product
+from math import ceil, prod
 from string import ascii_letters
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ from contract.run.host_elementwise import TilePass
 from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
 from contract.run.host_kernels import PARALLEL_BYTES, HostKernels, ProductKernel, flatten
 from contract.run.host_views import Array, Viewer, compact_strides, viewer
+from contract.run.matrix_slices import in_slices, longest_slice, pieces, squares
 from contract.run.memory import Cutter
 from contract.run.steps import Memory, Prepared, Scalars, share
 from contract.run.workers import Workers
@@ -72,7 +73,10 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
     view_b = _matrix_view(plan, step.b, batch, k, n, "b")
     view_d = _matrix_view(plan, step.d, batch, m, n, "d")
     a, b, d, scaled = step.a, step.b, step.d, step.scaled
-    matmul = _for_threads(np.matmul, prod([loop.extent for loop in step.loops]))
+    products = prod([loop.extent for loop in step.loops])
+    matmul = _for_threads(np.matmul, products)
+    if products > longest_slice(step.dtype):
+        matmul = partial(in_slices, matmul, longest_slice(step.dtype), workers.going)
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         out = view_d(slots[d])
@@ -102,17 +106,23 @@ def _blocks_for_threads(
     """Where the blocks of A, B and D lie that our threads multiply; none: BLAS has its own."""
     products = prod([loop.extent for loop in step.loops])
     if batch and batch[0].extent >= BATCH_PARTS and products > BATCH_PRODUCTS:
-        parts = [slice(*each) for each in workers.split(batch[0].extent, 1)]
+        each = ceil(products / longest_slice(step.dtype) / workers.threads)
+        parts = [slice(*part) for part in workers.split(batch[0].extent, 1, each)]
         whole = slice(None)  # of an operand that has not the batch
         return [
-            (each if batch[0].a else whole, each if batch[0].b else whole, each) for each in parts
+            (part if batch[0].a else whole, part if batch[0].b else whole, part) for part in parts
         ]
     if not _shares_cores(plan):
         return []
-    threads = workers.parts(products, PART_PRODUCTS)
+    threads, size = (
+        workers.parts(products, PART_PRODUCTS),
+        (step.extent(Kind.M), step.extent(Kind.N)),
+    )
+    slices = ceil(products / longest_slice(step.dtype))
+    blocks = squares(*size, slices) if slices > threads else _blocks(*size, threads)
     return [
         ((..., rows, slice(None)), (..., slice(None), columns), (..., rows, columns))
-        for rows, columns in _blocks(step.extent(Kind.M), step.extent(Kind.N), threads)
+        for rows, columns in blocks
     ]
 
 
@@ -129,13 +139,7 @@ def _blocks(m: int, n: int, threads: int) -> list[tuple[slice, slice]]:
     """A matrix in ``threads`` blocks, as square as they get: their edges are what is read."""
     grids = [(at, threads // at) for at in range(1, threads + 1) if threads % at == 0]
     down, across = min(grids, key=lambda grid: m / grid[0] + n / grid[1])
-    return list(product(_pieces(m, down), _pieces(n, across)))
-
-
-def _pieces(extent: int, count: int) -> list[slice]:
-    """A range in even pieces, none of them empty."""
-    edges = [extent * at // count for at in range(count + 1)]
-    return [slice(*pair) for pair in pairwise(edges) if pair[0] < pair[1]]
+    return list(product(pieces(m, down), pieces(n, across)))
 
 
 def _rows(step: Product) -> list[list[Loop]]:
@@ -346,7 +350,7 @@ class _BlockedLoops:
             value = cutter.take(size, self.dtype)
             buffers = self.finish.buffers(size, cutter)
             with np.errstate(all="ignore"):
-                for at in range(begin, end):
+                for at in self.kernels.workers.going(range(begin, end)):
                     starts, extents = place = self.blocks.block(at)
                     shift_a, shift_b = offset(steps_a, starts), offset(steps_b, starts)
                     self.kernel(extents)(a, a0 + shift_a, b, b0 + shift_b, value, 0)
@@ -380,6 +384,9 @@ def _one_gemm(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
     output = plan.slots[plan.output].tensor
     if batch or not (m and n and k):
         return None
+    products = m[0].extent * n[0].extent * k[0].extent
+    if products > longest_slice(step.dtype):
+        return None
     a, b = step.a, step.b
     match (m[0].d, n[0].d):
         case (rows_apart, 1) if rows_apart == n[0].extent:
@@ -393,7 +400,7 @@ def _one_gemm(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
         case _:
             return None
     order, wanted = _packed_order(output), output.extents
-    dot = _for_threads(np.ndarray.dot, m[0].extent * n[0].extent * k[0].extent)
+    dot = _for_threads(np.ndarray.dot, products)
     if order == "F":
         backwards = wanted[::-1]
         if shape == backwards:

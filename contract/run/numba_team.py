@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import binding, ir  # type: ignore[import-untyped]
-from numba.core import types
+from numba.core import cgutils, types
 
 from contract.forks import renew_in_children
 from contract.run.host_views import Array
@@ -34,14 +34,14 @@ DOZE = 50_000_000  # and nanoseconds for which it then waits to be called before
 STINT = 100_000_000  # nanoseconds after which it leaves though there is work,
 WORKS = 100  # or so many works where there is no clock
 SECOND = 1_000_000_000
+SLICE = 30_000_000  # after which a caller looks whether there are signals
 WAY = 10_000_000  # nanoseconds that a thread takes at most from its call to its seat
 LOOKS = 1000  # how often it is looked at to find out how long that takes
 PATIENCE = 1 << 16  # looks at a thread that still works, before its core is offered to others
 # A seat, on lines of its own: what its thread does, the work it has and the lane for that, what
-# the thread does if that is taken back, whether a thread sits there, until when one is said to be
-# on its way, and a time for callers; further on one for the thread, and what the system needs to
-# let it wait.
-STATE, WORK, LANE, OTHERWISE, TAKEN, COMING, SINCE = range(7)
+# the thread does if that is taken back, whether a thread sits there, and until when one is said to
+# be on its way; further on a time, and what the system needs to let the thread wait.
+STATE, WORK, LANE, OTHERWISE, TAKEN, COMING = range(6)
 TIME, MUTEX, CONDITION = 16, 32, 64
 SEAT = 96
 # EMPTY: nobody serves there; DOZING: its thread waits to be called; WATCHING: it is awake; CLAIMED:
@@ -120,28 +120,40 @@ def _pause(context: Any, seat: Any) -> Any:
     return types.void(types.intp), write
 
 
+@emitted
+def _clock(context: Any, function: Any) -> Any:
+    """Nanoseconds, from the system's function at an address."""
+
+    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = ir.IntType(64)
+        kind = ir.FunctionType(ir.IntType(32), [word, word.as_pointer()]).as_pointer()
+        time = cgutils.alloca_once(builder, word, size=2)  # type: ignore[no-untyped-call]
+        builder.call(builder.inttoptr(arguments[0], kind), [word(0), time])
+        seconds, rest = (builder.load(builder.gep(time, [word(at)])) for at in range(2))
+        return builder.add(builder.mul(seconds, word(SECOND)), rest)
+
+    return types.intp(types.intp), write
+
+
 # --- the threads ------------------------------------------------------------------------------
 
 
 @compiled
-def _work(work: int, lane: int) -> None:
-    """One part after the other until all are taken."""
+def _work(work: int, lane: int, system: int) -> bool:
+    """One part after the other until all are taken; False if the caller's time is over before."""
     total, function = load(work, TOTAL), load(work, FUNCTION)
-    arguments = work + 8 * ARGUMENTS
+    arguments, end = work + 8 * ARGUMENTS, 0
     while True:
         part, parts = _counted(work, NEXT), _seen(work, PARTS)
         if part >= parts:
-            return
-        begin, end = total * part // parts, total * (part + 1) // parts
-        call_address(function, (arguments, begin, end, lane))
-
-
-@compiled
-def _now(place: int, system: int) -> int:
-    """Nanoseconds of the clock; ``place`` is where it writes them."""
-    call_address(load(system, CLOCK), (0, place))
-    now: int = load(place, 0) * SECOND + load(place, 1)
-    return now
+            return True
+        first, last = total * part // parts, total * (part + 1) // parts
+        call_address(function, (arguments, first, last, lane))
+        if lane == 0 and system != 0 and part + 1 < parts:
+            now = _clock(load(system, CLOCK))
+            end = now + SLICE if end == 0 else end
+            if now >= end:
+                return False
 
 
 @compiled
@@ -154,15 +166,14 @@ def _serve(seat: int, looks: int, system: int) -> None:
         return
     store(seat, COMING, 0)
     _changed(seat, STATE, EMPTY, WATCHING)
-    time = seat + 8 * TIME
-    end = _now(time, system) + STINT if system != 0 else 0
+    end = _clock(load(system, CLOCK)) + STINT if system != 0 else 0
     left, works = looks, 0
     while True:
         state = _seen(seat, STATE)
         if state == GIVEN and _changed(seat, STATE, GIVEN, WORKING):
-            _work(load(seat, WORK), load(seat, LANE))
+            _work(load(seat, WORK), load(seat, LANE), system)
             works += 1
-            late = _now(time, system) > end if system != 0 else works == WORKS
+            late = _clock(load(system, CLOCK)) > end if system != 0 else works == WORKS
             _show(seat, WORK, 0)
             if late:
                 _show(seat, STATE, EMPTY)
@@ -186,7 +197,7 @@ def _serve(seat: int, looks: int, system: int) -> None:
 def _doze(seat: int, system: int) -> None:
     """Wait until somebody has called, for DOZE at most."""
     time, mutex, condition = seat + 8 * TIME, seat + 8 * MUTEX, seat + 8 * CONDITION
-    end = _now(time, system) + DOZE
+    end = _clock(load(system, CLOCK)) + DOZE
     store(time, 0, end // SECOND)
     store(time, 1, end % SECOND)
     call_address(load(system, LOCK), (mutex,))
@@ -242,7 +253,7 @@ def _give(seats: int, count: int, wanted: int, work: int, system: int, wakes: bo
 def _is_coming(seat: int, system: int) -> bool:
     """Whether a thread is on its way to the seat."""
     coming: int = load(seat, COMING)
-    return system != 0 and coming != 0 and coming > _now(seat + 8 * SINCE, system)
+    return system != 0 and coming != 0 and coming > _clock(load(system, CLOCK))
 
 
 @compiled
@@ -264,21 +275,19 @@ def _finish(seats: int, count: int, work: int) -> bool:
 
 @compiled
 def _begin(seats: int, count: int, wanted: int, work: Array, system: int, wakes: bool) -> int:
-    """The whole work: DONE; or it is only given, for so many threads are to be called."""
+    """The whole work: DONE, or LEFT; or it is only given, for so many threads are to be called."""
     address: int = work.ctypes.data
     called = _give(seats, count, wanted, address, system, wakes)
     if called > 0:
         return called
-    _work(address, 0)
-    return DONE if _finish(seats, count, address) else LEFT
+    return DONE if _work(address, 0, system) and _finish(seats, count, address) else LEFT
 
 
 @compiled
-def _lead(seats: int, count: int, work: Array) -> int:
-    """The caller's parts, and what is left."""
+def _lead(seats: int, count: int, work: Array, system: int) -> int:
+    """The caller's parts, for a time, and what is left."""
     address: int = work.ctypes.data
-    _work(address, 0)
-    return DONE if _finish(seats, count, address) else LEFT
+    return DONE if _work(address, 0, system) and _finish(seats, count, address) else LEFT
 
 
 @compiled
@@ -350,6 +359,7 @@ class Team:
     ) -> None:
         """function(arguments, begin, end, lane) for parts of range(total), each on one thread.
 
+        A part takes some milliseconds, a hundred at most, for no signal is seen meanwhile.
         The function is given by its address, as the arguments' table is to it. Those that run at
         the same time have different lanes: 0 is the caller's, others are below the number of
         threads and of parts. With ``wakes`` threads that sleep take part; the rest does if awake.
@@ -363,9 +373,10 @@ class Team:
             state = _begin(self._first, count, wanted, work, self._system, wakes)
             if state > 0:
                 self._wake(work)
-            while state != DONE:
-                state = _lead(self._first, count, work)
-                sleep(0)  # a thread that still works may be waiting for this core
+            while state != DONE:  # Python looks for signals here, and a thread may want this core
+                self.workers.check()
+                state = _lead(self._first, count, work, self._system)
+                sleep(0)
         except BaseException:
             _stop(self._first, count, work, self._system)
             raise

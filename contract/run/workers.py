@@ -4,12 +4,13 @@ import ctypes
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from contract.errors import ExecutionError
 from contract.forks import renew_in_children
@@ -18,6 +19,7 @@ from contract.run.gate import Gate
 __all__ = ["Workers", "usable_cores"]
 
 Range = tuple[int, int]
+Item = TypeVar("Item")
 Part = tuple[Any, ...]  # the arguments of one part of the work
 
 
@@ -42,7 +44,7 @@ class Workers:
         self._inside = _Inside()
         self._others = _Others()
         self._crew: _Crew | None = None
-        self._gates: set[Gate] = set()
+        self._works: set[_Work] = set()
         renew_in_children(self)
 
     def split(self, total: int, minimum: int, each: int = 1) -> list[Range]:
@@ -70,25 +72,38 @@ class Workers:
             for part in parts:
                 function(*part)
             return
-        left, errors, gate = deque(parts), list[BaseException](), Gate()
+        work = _Work(function, deque(parts))
         try:
-            self._gates.add(gate)
-            self._call_others(partial(self._help, gate, function, left, errors), len(parts) - 1)
-            self._take(function, left)
+            self._works.add(work)
+            self._call_others(partial(self._help, work), len(parts) - 1)
+            self._take(work)
+        except _BrokenOffError:
+            """Another thread has an error."""
         except BaseException:
-            left.clear()
+            work.broken_off = True
             raise
         finally:
-            gate.close()  # others use memory of this call
-            self._gates.discard(gate)
-        if errors:
-            raise errors[0]
-        if gate.lost:
+            work.gate.close()  # others use memory of this call
+            self._works.discard(work)
+        if work.errors:
+            raise work.errors[0]
+        if work.gate.lost:
             raise ExecutionError("The process was forked in the midst of this call.")
+
+    def going(self, items: Iterable[Item]) -> Iterable[Item]:
+        """What is to be done in a part, unless the call ends early, for whatever reason."""
+        work = self._inside.work
+        return items if work is None else _going(work, items)
+
+    def check(self) -> None:
+        """End the part that the calling thread does, if any, where the call ends early."""
+        work = self._inside.work
+        if work is not None and work.broken_off:
+            raise _BrokenOffError
 
     def is_inside(self) -> bool:
         """Whether the calling thread is doing a part."""
-        return self._inside.flag
+        return self._inside.work is not None
 
     def keep_apart(self) -> None:
         """Keep the other threads off the core that the caller runs on."""
@@ -112,8 +127,8 @@ class Workers:
     def renew(self) -> None:
         """In a child of a fork there are no other threads."""
         self._crew, self._others = None, _Others()
-        for gate in self._gates:
-            gate.lose()
+        for work in self._works:
+            work.gate.lose()
 
     def _call_others(self, task: Callable[[], None], most: int) -> None:
         """Give ``task`` to other threads."""
@@ -123,32 +138,49 @@ class Workers:
         for _ in range(min(most, self.threads - 1)):
             self.start(task)
 
-    def _help(
-        self,
-        gate: Gate,
-        function: Callable[..., None],
-        left: deque[Part],
-        errors: list[BaseException],
-    ) -> None:
+    def _help(self, work: "_Work") -> None:
         """Take parts in another thread, unless the caller has left already."""
-        if gate.enter() != 0:
+        if work.gate.enter() != 0:
             return
         try:
-            self._take(function, left)
+            self._take(work)
         except BaseException as error:
-            left.clear()
-            errors.append(error)
+            if not work.broken_off:
+                work.errors.append(error)
+            work.broken_off = True
         finally:
-            gate.leave()
+            work.gate.leave()
 
-    def _take(self, function: Callable[..., None], left: deque[Part]) -> None:
+    def _take(self, work: "_Work") -> None:
         """Run parts, one after the other, until another thread has begun the last one."""
         try:
-            self._inside.flag = True
-            for part in _taken(left):
-                function(*part)
+            self._inside.work = work
+            for part in _going(work, _taken(work.left)):
+                work.function(*part)
         finally:
-            self._inside.flag = False
+            self._inside.work = None
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A call of ``map``, while it lasts; ``broken_off``: nobody wants the rest."""
+
+    function: Callable[..., None]
+    left: deque[Part]
+    errors: list[BaseException] = field(default_factory=list)
+    gate: Gate = field(default_factory=Gate)
+    broken_off: bool = False
+
+
+class _BrokenOffError(Exception):
+    """Ends a part of a call that ends early."""
+
+
+def _going(work: _Work, items: Iterable[Item]) -> Iterator[Item]:
+    for item in items:
+        if work.broken_off:
+            raise _BrokenOffError
+        yield item
 
 
 class _Crew:
@@ -200,9 +232,9 @@ def _do_tasks(tasks: "SimpleQueue[Callable[[], None] | None]", begin: Callable[[
 
 
 class _Inside(threading.local):
-    """Whether a thread is doing a part."""
+    """What a thread is doing a part of."""
 
-    flag = False
+    work: _Work | None = None
 
 
 class _Others:

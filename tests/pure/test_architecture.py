@@ -47,9 +47,15 @@ LEVELS = (
     {"run.kernel_modules", "nvtx", "run.jax_library", "run.torch_library"},
     {"run.libraries"},
     {"run.arrays"},
-    {"run.device_graphs"},
+    {"run.device_graphs", "run.matrix_slices"},
     {"run.executor", "run.host_arrays", "run.device_arrays"},
-    {"run.memory", "run.host_operators", "run.host_kernels", "run.numba_tools"},
+    {
+        "run.matrix_slices",
+        "run.memory",
+        "run.host_operators",
+        "run.host_kernels",
+        "run.numba_tools",
+    },
     {"run.numba_team"},
     {
         "run.steps",
