@@ -9,7 +9,6 @@ library touch memory outside its arrays, whoever wrote the file.
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from contract.cache_files import (
 from contract.codec import decoded, encoded
 from contract.descriptors import OperationDescriptor, PlanPreference
 from contract.errors import CacheFileError, InvalidValueError
+from contract.forks import reentrant_lock
 from contract.plan import Plan
 from contract.replacing import UNFINISHED, replacing
 from contract.verification import verify
@@ -137,7 +137,7 @@ class PlanStore:
         self.refused: str | None = None
         self.found = 0
         self.missed = 0
-        self._lock = threading.Lock()
+        self._lock = reentrant_lock()
         self._read: Texts | None = None
         self._added: Texts = {}
 

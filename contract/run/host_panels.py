@@ -7,7 +7,6 @@ sum is fixed by the plan, so the number of threads does not change a bit.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product as combinations
@@ -172,27 +171,30 @@ class _PanelProduct:
         addend = None if step.c is None or beta == 0 else _memory(arrays[step.c])
         cutter = Cutter(memory.workspace)
         a, b = self._inputs(arrays, cutter)
-        partial = self._partial_sums(cutter)
+        parts = self._partial_sums(cutter)
 
         def run(begin: int, end: int, cutter: Cutter) -> None:
             lane = self._lane(a, b, cutter)
             with np.errstate(all="ignore"):
-                for job in range(begin, end):
+                for job in self.workers.going(range(begin, end)):
                     at, part = divmod(job, self.parts)
                     chain = sums[at][part]
-                    if partial is None:
+                    if parts is None:
                         self._sum(chain, lane, lane.sum, target)
                         self._finish(chain[0], lane, lane.sum, target, addend, alpha, beta)
                     else:
-                        self._sum(chain, lane, partial[at][part], target)
+                        self._sum(chain, lane, parts[at][part], target)
 
         rest = memory.workspace[cutter.at :]
         # Whether BLAS has its threads depends on the plan, not on ours: so do its bits.
-        with blas_threads().single() if jobs > 1 else nullcontext():
-            share(self.workers, jobs, self.minimum, rest, self.lane_bytes, run)
-        if partial is not None:
+        if jobs > 1:
+            lanes = self.workers, jobs, self.minimum, rest, self.lane_bytes
+            blas_threads().alone(lambda: share(*lanes, run))
+        else:
+            run(0, 1, Cutter(rest))
+        if parts is not None:
             lane = self._lane(a, b, Cutter(rest))
-            for sum_, panels in zip(sums, partial, strict=True):
+            for sum_, panels in zip(sums, parts, strict=True):
                 used = self._variant_of(sum_[0][0]).d.elements
                 for panel in panels[1:]:
                     np.add(panels[0][:used], panel[:used], out=panels[0][:used])
@@ -333,7 +335,7 @@ class _PanelProduct:
 
     def _sum(self, chain: Chain, lane: _Lane, panel: Array, target: _Memory) -> None:
         """The sum over one chain of blocks, in ``panel`` or where D lies."""
-        for block in chain:
+        for block in self.workers.going(chain):
             variant = self._variant_of(block)
             left, right = lane.a.matrices(variant.a, block.a), lane.b.matrices(variant.b, block.b)
             d = self._result(variant.d, block, panel, target)

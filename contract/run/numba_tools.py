@@ -6,7 +6,10 @@ from typing import Any, TypeVar, cast
 import numba
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
+
+from contract.forks import hold_during_forks
 
 __all__ = [
     "LONGEST",
@@ -28,6 +31,8 @@ __all__ = [
     "specialisations",
     "store",
 ]
+
+hold_during_forks(global_compiler_lock)
 
 REGISTERS = 6  # for the arguments of a function, on x86-64
 LOOP = 5  # numbers of a loop: its extent, steps and clips of two operands

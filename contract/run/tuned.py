@@ -1,12 +1,12 @@
 """Plans for one operation that are tried call by call until the fastest is known."""
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
 import numpy as np
 
 from contract.autotune import Tuning, fastest
+from contract.forks import reentrant_lock
 from contract.logging import LOGGER, Level, Ranges
 from contract.plan import Plan
 from contract.run.arrays import Array, require_free
@@ -60,7 +60,7 @@ class TunedPlan(Loaded):
         self._executor = executor
         self._settled = settled
         self._tuning = Tuning(len(candidates))
-        self._lock = threading.Lock()
+        self._lock = reentrant_lock()
         self._pending: list[tuple[int, Measurement]] = []
 
     @property
@@ -123,7 +123,7 @@ class TunedPlan(Loaded):
         before = self._executor.preparations()
         try:
             measurement = self._executor.timed(run)
-        except BaseException:
+        except Exception:
             self._record(at, inf)
             raise
         if self._executor.preparations() != before:
