@@ -19,7 +19,7 @@ from contract.interop import evaluate
 from contract.layout import overlaps
 from contract.logging import LOGGER, UNWATCHED
 from contract.order import contraction_path, frozen, is_path_name
-from contract.request import Options, Written, call_for, repeated, resolve_notation
+from contract.request import Options, Written, call_for, common_type, repeated, resolve_notation
 from contract.run.arrays import Array, Arrays, Layout, is_array
 from contract.run.call import Call
 from contract.run.libraries import library_among, numpy_type
@@ -276,8 +276,9 @@ def _computed_type(
 ) -> np.dtype[Any]:
     """The type of products and sums: ``dtype``, or the common type of operands and out."""
     types = [x.dtype for x in arrays]
-    common = types if out is None else [*types, out.dtype]
-    computed = np.result_type(*common) if wanted is None else wanted
+    computed = common_type(types) if wanted is None else wanted
+    if wanted is None and out is not None:
+        computed = common_type((computed, out.dtype))
     for at, dtype in enumerate(types):
         if not np.can_cast(dtype, computed, casting):
             raise UnsupportedTypeError(

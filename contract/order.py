@@ -157,7 +157,7 @@ def _named(name: str, inputs: Sequence[Modes], output: Modes, extents: Sequence[
     import opt_einsum
 
     find = opt_einsum.paths.get_path_fn(name)
-    found = find(list(inputs), output, dict(enumerate(extents)), None)
+    found = find(list(inputs), output, dict(enumerate(_sizes(extents))), None)
     return tuple(tuple(group) for group in found)
 
 
@@ -168,8 +168,13 @@ def _by_function(find: Any, inputs: Sequence[Modes], output: Modes, extents: Seq
     names = [opt_einsum.get_symbol(mode) for mode in range(len(extents))]
     terms = [frozenset(names[mode] for mode in modes) for modes in inputs]
     kept = frozenset(names[mode] for mode in output)
-    found = find(terms, kept, dict(zip(names, extents, strict=True)), None)
+    found = find(terms, kept, dict(zip(names, _sizes(extents), strict=True)), None)
     return tuple(tuple(group) for group in found)
+
+
+def _sizes(extents: Sequence[int]) -> list[int]:
+    """Extents as optimizers take them: "dp" finds no order where nothing is multiplied."""
+    return [max(extent, 1) for extent in extents]
 
 
 def _require_path(path: Any) -> None:

@@ -55,6 +55,7 @@ __all__ = [
     "Reducing",
     "Written",
     "call_for",
+    "common_type",
     "operation_for",
     "path_of",
     "repeated",
@@ -370,10 +371,11 @@ def repeated(operands: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _common_type(layouts: Sequence[Layout]) -> np.dtype[Any]:
-    return _common(layout.dtype for layout in layouts)
+    return common_type(layout.dtype for layout in layouts)
 
 
-def _common(dtypes: Iterable[np.dtype[Any]]) -> np.dtype[Any]:
+def common_type(dtypes: Iterable[np.dtype[Any]]) -> np.dtype[Any]:
+    """NumPy's, and float32 for float16 and bfloat16; UnsupportedTypeError if there is none."""
     types = list(dtypes)
     try:
         return np.result_type(*types)
@@ -393,7 +395,7 @@ def _computing_type(layouts: Sequence[Layout], result: np.dtype[Any]) -> np.dtyp
     common = _common_type(layouts)
     if common.kind in "iu" and result.kind in "iu":
         return common if common.itemsize >= result.itemsize else result
-    return _common([*(layout.dtype for layout in layouts), result])
+    return common_type((common, result))
 
 
 def _output_tensor(

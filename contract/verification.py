@@ -178,6 +178,9 @@ class _Tensors:
             self.held[plan.output + 1] = _strides_of(operation.addend, operation.addend.tensor)
         self.made_of = {at: [at] for at in self.held}
         self.shared = operation.same if isinstance(operation, Contraction) else ()
+        self.views: dict[int, list[Strides]] = {}  # of each shared slot, one for each operand
+        for at, slot in enumerate(self.shared):
+            self.views.setdefault(slot, []).append(self.held[at])
         entering = [at for at, slot in enumerate(plan.slots) if slot.kind in GIVEN]
         self.entering = Counter([*self.shared, *entering[len(self.shared) :]])
         self.read: set[int] = set()
@@ -301,10 +304,12 @@ class _Tensors:
     def _sees(self, slot: int, axes: Iterable[_Axis]) -> None:
         """The step runs over the tensor's modes with their strides.
 
-        What several operands share is seen under the modes of each: so many, of such extents.
+        What several operands share is seen under the modes of each: so many, of such extents, or
+        as the diagonal that one of them takes.
         """
         seen, held = self._by_mode(axes), self.held[slot]
-        if not self.shared or self._moves(seen) != self._moves(held):
+        views = self.views.get(slot, [held]) if self.shared else []
+        if self._moves(seen) not in map(self._moves, views):
             _equal(f"The strides in slot {slot}", seen, held)
 
     def _moves(self, strides: Strides) -> list[tuple[int, int]]:

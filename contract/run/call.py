@@ -16,6 +16,7 @@ import numpy as np
 from contract.compute import is_complex, item_size
 from contract.descriptors import OperationDescriptor, TensorDescriptor
 from contract.errors import InsufficientWorkspaceError, InvalidValueError, UnsupportedTypeError
+from contract.layout import span
 from contract.logging import LOGGER, Level
 from contract.plan import Elementwise, Permute, Plan, Source
 from contract.run.arrays import (
@@ -93,13 +94,13 @@ class Call:
         self.scalar = np.dtype(loaded.scalar_type)
         self.new_output = loaded.new_output
         operation = loaded.plan.operation
-        self.fresh_bytes = operation.output.tensor.packed_bytes
+        self.fresh_bytes = _spanned_bytes(operation.output.tensor)
         self.limit = limit
         self.needed_bytes = fixed_bytes(operation, copied, None, addend) + loaded.own_bytes
         self.needed_bytes += loaded.required_workspace + loaded.tile_bytes
         self.in_place = frozenset.intersection(*map(_in_place, loaded.plans))
         plain = not copied and self.needed_bytes <= LARGE_BYTES
-        self.product = loaded.product if plain else None
+        self.product = self._within_limit(loaded.product) if plain else None
 
     def fresh(self, inputs: Sequence[Array], alpha: Any) -> Array:
         """The result in a new array, without C."""
@@ -110,6 +111,8 @@ class Call:
         fitting = self._fitting()
         if fitting is not self:
             return fitting.fresh(inputs, alpha)
+        if self.limit is not None:
+            self._check_unaligned(inputs, self.fresh_bytes)
         scalars = self.scalar_value("alpha", alpha), 0, 0
         if self.copied:
             inputs = self._described(inputs)
@@ -175,8 +178,7 @@ class Call:
             self.scalar_value("gamma", gamma),
         )
         if self.limit is not None:
-            unaligned = sum(x.nbytes for x in inputs if not self.arrays.is_aligned(x))
-            self._check_limit(unaligned and unaligned + self.needed_bytes - self.fresh_bytes)
+            self._check_unaligned(inputs, self.fresh_bytes if out is None else 0)
         inputs = self._described(inputs)
         if addend is not None and self.copies_addend:
             addend = self.arrays.native_copy(addend)
@@ -238,6 +240,25 @@ class Call:
             other.shape,
             other.dtype,
         )
+
+    def _within_limit(
+        self, product: Callable[[Sequence[Array]], Array] | None
+    ) -> Callable[[Sequence[Array]], Array] | None:
+        """``product``; where there is a limit, after a look at the operands."""
+        if self.limit is None or product is None:
+            return product
+
+        def checked(inputs: Sequence[Array]) -> Array:
+            self._check_unaligned(inputs, self.fresh_bytes)
+            return product(inputs)
+
+        return checked
+
+    def _check_unaligned(self, inputs: Sequence[Array], fresh: int) -> None:
+        """Refuse what takes too much beside a new result with copies of operands."""
+        copied = sum(x.nbytes for x in inputs if not self.arrays.is_aligned(x))
+        if copied:
+            self._check_limit(copied + self.needed_bytes - self.fresh_bytes + fresh)
 
     def _check_limit(self, needed: int) -> None:
         if self.limit is not None and needed > self.limit:
@@ -304,11 +325,16 @@ def fixed_bytes(
     addend: Layout | None,
 ) -> int:
     """What a call allocates whatever its plan: a new result, copies of what is not describable."""
-    needed = operation.output.tensor.packed_bytes if out is None else 0
+    needed = _spanned_bytes(operation.output.tensor) if out is None else 0
     needed += sum(operation.inputs[at].tensor.packed_bytes for at in copied)
     if addend is not None and not is_describable(addend):
         needed += prod(addend.shape) * addend.dtype.itemsize
     return needed
+
+
+def _spanned_bytes(tensor: TensorDescriptor) -> int:
+    """What a new array of the tensor's strides takes; a result that is made apart has those."""
+    return span(tensor.extents, tensor.steps) * item_size(tensor.dtype)
 
 
 def scalar_in(dtype: np.dtype[Any], name: str, value: Any) -> Any:

@@ -44,6 +44,8 @@ from contract.run.host_elementwise import prepare_elementwise, prepare_permute
 from contract.run.host_kernels import SMALL_ELEMENTS, HostKernels, strided_view
 from contract.run.host_panels import prepare_panels
 from contract.run.host_products import (
+    FewSums,
+    few_sums,
     is_small,
     is_small_and_plain,
     plain_product,
@@ -91,8 +93,9 @@ class LoadedPlan(Loaded):
     ``required_workspace`` (bytes) holds temporaries and packed panels; a caller may give it.
     Tiles of elementwise steps, ``tile_bytes``, are the handle's; small steps and NumPy's loops
     allocate ``own_bytes`` themselves. ``product`` is there where the plan is one plain product:
-    one call then makes the result, which for small operands is half of the time. ``parts`` are
-    what the functions were made of.
+    one call then makes the result, which for small operands is half of the time. ``sums`` do the
+    same into an array that is there, so that every call gives the same bits. ``parts`` are what
+    the functions were made of.
     """
 
     plan: Plan
@@ -107,6 +110,7 @@ class LoadedPlan(Loaded):
     pool: MemoryPool
     new_output: Callable[[], Array]
     product: Callable[[Sequence[Array]], Array] | None
+    sums: FewSums | None
     measured: float | None
     parts: tuple[_Part, ...]
     addend_part: _Part | None
@@ -140,6 +144,8 @@ class LoadedPlan(Loaded):
             slots += [make(memory.workspace) for make in self.temporaries]
             memory = Memory(memory.workspace[rounded(self.plan.workspace) :], memory.tiles)
         with np.errstate(all="ignore"):
+            if self.sums is not None and self.sums.into(slots, scalars[0]):
+                return
             if len(self.runs) < LONG_PATH:
                 for run in self.runs:
                     run(slots, scalars, memory)
@@ -171,11 +177,13 @@ class LoadedPlan(Loaded):
             addend_only=None
             if alone is None or self.addend_only is None
             else inside_range(ranges, alone.name, self.addend_only),
+            sums=None,
         )
 
     def checked(self) -> "LoadedPlan":
-        """The same with a look at the arrays of every step before it runs."""
-        plan, alone, product = self.plan, self.addend_part, self.product
+        """The same in steps, with a look at the arrays of each before it runs."""
+        plan, alone = self.plan, self.addend_part
+        product = self.product if self.sums is None else None
         return replace(
             self,
             runs=tuple(checked_step(plan, part.step, part.prepared.run) for part in self.parts),
@@ -183,6 +191,7 @@ class LoadedPlan(Loaded):
             if alone is None
             else checked_step(plan, alone.step, alone.prepared.run),
             product=None if product is None else checked_product(plan, product),
+            sums=None,
         )
 
 
@@ -199,7 +208,10 @@ class Elapsed:
 
 
 class HostExecutor:
-    """Prepares plans for the CPU; owns the kernels, the threads and the memory they use."""
+    """Prepares plans for the CPU; owns the kernels, the threads and the memory they use.
+
+    ``pool`` may be replaced before anything is loaded: the fuzzer's puts guard pages around.
+    """
 
     arrays = HostArrays()
 
@@ -279,6 +291,8 @@ class HostExecutor:
         alone = None if plan.addend_only is None else self._prepare(plan, plan.addend_only)
         every = [part.prepared for part in (parts if alone is None else (*parts, alone))]
         new_output = allocator(plan.slots[plan.output].tensor, self.pool)
+        direct = parts[0].prepared.direct if len(parts) == 1 else None
+        sums = few_sums(plan) if direct is None else None
         panels = max((each.workspace for each in every), default=0)
         return LoadedPlan(
             plan,
@@ -296,7 +310,8 @@ class HostExecutor:
             plan.addend is not None,
             self.pool,
             new_output,
-            self._product(plan, parts, new_output),
+            self._product(plan, parts, new_output) if sums is None else sums.fresh(),
+            sums,
             measured,
             parts,
             alone,

@@ -121,11 +121,13 @@ def _small(plan: Plan, step: Elementwise) -> Prepared:
                 found = into
 
     arrays = max(len(functions) - 1, 0) + sum(map(_small_arrays, step.sources))
+    views = [step.target, *(source.view for source in step.sources)]
+    arrays += sum(plan.slots[view.slot].tensor.dtype != step.dtype for view in views)
     return Prepared(run, own=arrays * prod(step.extents) * dtype.itemsize)
 
 
 def _small_arrays(source: Source) -> int:
-    """How many arrays of the step's extents a small operand takes at most."""
+    """How many arrays of the step's extents a small operand takes, beside its conversion."""
     applied = source.operator is not Operator.IDENTITY
     return (source.scalar is not None) + applied * (1 + spare_elements(source.operator, 1))
 

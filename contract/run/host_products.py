@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
 from math import ceil, prod
@@ -38,6 +39,8 @@ from contract.run.workers import Workers
 from contract.workspace import rounded
 
 __all__ = [
+    "FewSums",
+    "few_sums",
     "is_small",
     "is_small_and_plain",
     "plain_product",
@@ -368,12 +371,7 @@ def _spread(values: Sequence[int], at: Sequence[int], length: int) -> tuple[int,
 
 
 def plain_product(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
-    """inputs -> the result in a new array, where NumPy has one call for the whole plan."""
-    return _one_gemm(plan) or _few_sums(plan)
-
-
-def _one_gemm(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
-    """The product of two matrices, if that is the whole plan and its result is packed."""
+    """inputs -> a new array: the product of two matrices, if that is all and it is packed."""
     match plan.steps:
         case (Gemm(scaled=True) as step,) if len(plan.slots) == 3 and plan.inputs == 2:
             batch, m, n, k = _rows(step)
@@ -445,7 +443,33 @@ def _error_state() -> tuple[ContextVar[Any], Any]:
     return found
 
 
-def _few_sums(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
+@dataclass(frozen=True, slots=True)
+class FewSums:
+    """A whole plan as one numpy.einsum, into a new array or into the plan's own result.
+
+    Both walk through memory in ``order``, that of the result, so they give the same bits.
+    """
+
+    text: str
+    order: Literal["F", "C"]
+    inputs: int
+
+    def fresh(self) -> Callable[[Sequence[Array]], Array]:
+        """inputs -> the result in a new array."""
+        text, order, einsum = self.text, self.order, np.einsum
+        return lambda inputs: einsum(text, *inputs, order=order)
+
+    def into(self, slots: Sequence[Array], alpha: Any) -> bool:
+        """Write alpha times the sums; False, and nothing is done, if memory is shared."""
+        inputs, output = slots[: self.inputs], slots[self.inputs]
+        if any(np.may_share_memory(x, output) for x in inputs):
+            return False  # einsum adds to what is zero at first
+        np.einsum(self.text, *inputs, out=output, order=self.order)
+        _scale(output, alpha)
+        return True
+
+
+def few_sums(plan: Plan) -> FewSums | None:
     """numpy.einsum, if it is done before the steps of the plan have begun."""
     operation, output = plan.operation, plan.slots[plan.output].tensor
     order = _packed_order(output)
@@ -455,17 +479,18 @@ def _few_sums(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
         or plan.naive_flops > FEW_FLOPS
         or len(operation.inputs) < 2  # einsum would return a view
         or not modes  # or a number
+        or 0 in output.extents  # it writes to results without elements
         or len(set(modes)) < len(modes)
         or len(operation.labels) > len(ascii_letters)
         or order is None
         or operation.addend is not None
         or not _is_plain(operation)
+        or plain_product(plan) is not None
     ):
         return None
     operands = (*operation.inputs, operation.output)
     *terms, result = ("".join(ascii_letters[mode] for mode in each.modes) for each in operands)
-    text, einsum = f"{','.join(terms)}->{result}", np.einsum
-    return lambda inputs: einsum(text, *inputs, order=order)
+    return FewSums(f"{','.join(terms)}->{result}", order, len(terms))
 
 
 def _packed_order(tensor: TensorDescriptor) -> Literal["F", "C"] | None:

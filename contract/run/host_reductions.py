@@ -158,8 +158,8 @@ def _small(plan: Plan, step: Reduce) -> Prepared:
                     value = value + np.multiply(c, beta, dtype=dtype)
             np.copyto(write(slots[target.slot]), value, casting="unsafe")
 
-    size = dtype.itemsize * prod(step.extents)
-    return Prepared(run, own=4 * size)
+    size = max(prod(step.extents), prod(kept))  # of no elements a result is made all the same
+    return Prepared(run, own=4 * size * dtype.itemsize)
 
 
 @dataclass(frozen=True, slots=True)

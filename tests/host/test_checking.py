@@ -55,3 +55,25 @@ def test_arrays_that_were_not_planned(executor: HostExecutor, rng: np.random.Gen
     for left, out in others:
         with pytest.raises(ct.ExecutionError, match="was planned as float64"):
             loaded((left, b), out, None, ONE)
+
+
+def test_c_that_is_not_given(rng: np.random.Generator) -> None:
+    """A plan with C in another layout than D runs without C where beta is 0."""
+    a, b = (ct.TensorDescriptor(shape, None, "float64") for shape in ((3, 4), (4, 5)))
+    c, d = (ct.TensorDescriptor((3, 5), strides, "float64") for strides in ((5, 1), (1, 3)))
+    operation = ct.Contraction(
+        (ct.Operand(a, "mk"), ct.Operand(b, "kn")), ct.Operand(d, "mn"), ct.Operand(c, "mn")
+    )
+    x, y = (np.asfortranarray(rng.random(each.extents)) for each in (a, b))
+    with ct.Handle() as handle:
+        found = np.empty((3, 5), order="F")
+        handle.contract(handle.plan(operation), 1, x, y, 0, None, found)
+        np.testing.assert_allclose(found, x @ y)
+        handle.contract(handle.plan(operation), 1, x, y, 1, np.ones((3, 5)), found)
+        np.testing.assert_allclose(found, x @ y + 1)
+
+
+def test_one_array_and_its_diagonal(handle: ct.Handle, rng: np.random.Generator) -> None:
+    x, y = rng.random((6, 6)), rng.random(6)
+    found = ct.contract("b,ab,aa->b", y, x, x, handle=handle)
+    np.testing.assert_allclose(found, y * (np.diag(x) @ x))

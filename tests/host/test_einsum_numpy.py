@@ -351,3 +351,20 @@ def test_the_type_of_sums_is_part_of_the_key() -> None:
         found = ct.einsum("ij,kj->ik", x, x, **options)
         assert found.dtype == np.dtype(dtype or "f8")
         np.testing.assert_allclose(found, x @ x.T)
+
+
+def test_types_that_numpy_has_no_common_one_for() -> None:
+    """contract gives the two 16-bit types float32; what has none is refused by our class."""
+    x = np.arange(6).reshape(2, 3)
+    half, brain = x.astype("float16"), x.astype("bfloat16")
+    found = ct.einsum("ij,ij", half, brain)
+    assert (found, found.dtype) == (55, np.float32)
+    with pytest.raises(ct.UnsupportedTypeError, match="no common type"):
+        ct.einsum("ij,ij", brain, x)
+
+
+def test_out_of_the_common_type() -> None:
+    """NumPy has a type for these, and none for them and one more of that type."""
+    kinds = "bfloat16", "complex64", "uint16", "complex128"
+    out = np.zeros((), "complex128")
+    assert ct.einsum(",,,->", *(np.ones((), kind) for kind in kinds), out=out) == 1

@@ -31,3 +31,30 @@ def test_every_limit(handle: ct.Handle, text: str, memory: str, rng: np.random.G
             assert_product(found, each, operands)
             done += 1
     assert done > 20
+
+
+def test_a_result_apart_takes_what_its_strides_span(handle: ct.Handle) -> None:
+    """``out`` is not aligned, so the result is made elsewhere, with the same strides."""
+    x, y = np.ones((3, 4)), np.ones((4, 5))
+    memory = np.zeros(8 * 15 * 10 + 1, np.uint8)
+    out = np.ndarray((3, 5), np.float64, memory, 1, (80, 240))
+    with pytest.raises(ct.InsufficientWorkspaceError):
+        ct.contract("ab,bc->ac", x, y, out=out, memory_limit=1000, handle=handle)
+    assert not out.any()
+    ct.contract("ab,bc->ac", x, y, out=out, memory_limit=2000, handle=handle)
+    assert (out == 4).all()
+
+
+def test_copies_of_unaligned_operands_come_beside_the_result(handle: ct.Handle) -> None:
+    memory = np.zeros(8 * 6 * 7 + 1, np.uint8)
+    x, y = np.ones((5, 6)), np.ndarray((6, 7), np.float64, memory, 1)
+    y[...] = 2
+    aligned, bytes_of_result = y.copy(), 5 * 7 * 8
+    for alpha in (1, 1, 3):
+        limited = {"memory_limit": bytes_of_result + y.nbytes - 8, "alpha": alpha, "handle": handle}
+        found = ct.contract("ab,bc->ac", x, aligned, **limited)
+        assert (found == 12 * alpha).all()
+        with pytest.raises(ct.InsufficientWorkspaceError):
+            ct.contract("ab,bc->ac", x, y, **limited)
+        found = ct.contract("ab,bc->ac", x, y, **(limited | {"memory_limit": 2000}))
+        assert (found == 12 * alpha).all()

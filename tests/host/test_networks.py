@@ -445,3 +445,10 @@ def test_like_products_are_planned_once_under_their_own_names(
     summed = [loop.modes for step in steps for loop in step.loops if loop.kind is Kind.K]
     assert [chain.labels[mode] for (mode,) in summed] == list("bcdef")
     assert len(planned) == 3
+
+
+@pytest.mark.parametrize("optimize", ["greedy", "dp", "optimal", "branch-2", "random-greedy"])
+def test_every_optimizer_orders_empty_products(optimize: str) -> None:
+    operands = [np.ones(shape) for shape in ((21, 4), (4, 4), (0,))]
+    found = ct.contract("fc,cb,e->be", *operands, optimize=optimize, slices={"f": 2})
+    assert found.shape == (4, 0)

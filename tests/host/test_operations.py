@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import contract as ct
+from tests.fuzz.guard import GuardedMemory, NumpyMemory
 
 HANDLES = {name: ct.Handle(kernels=name, threads=2) for name in ("numba", "numpy")}
 families = pytest.mark.parametrize("family", list(HANDLES))
@@ -890,3 +891,38 @@ def test_no_call_allocates_more_than_it_estimates(case: int) -> None:
         tracemalloc.stop()
     small = 60_000  # Python's own objects, and NumPy's buffers for conversions
     assert peak <= call.needed_bytes + small, f"{peak} bytes at the peak, {call.needed_bytes}"
+
+
+def test_a_result_of_the_common_type() -> None:
+    """NumPy finds no type for these three beside a fourth that is their common one."""
+    x, y = np.ones(3, "complex128"), np.ones(3, "int64")
+    out = np.zeros(3, "complex128")
+    brain = np.ones((), "bfloat16")
+    ct.elementwise_trinary("a,,a->a", x, brain, y, out=out)
+    np.testing.assert_array_equal(out, 3)
+
+
+def test_products_of_nothing_keep_to_the_limit(handle: ct.Handle) -> None:
+    x, out = np.ones((2, 7, 0, 8)), np.ones((2, 7, 8))
+    with pytest.raises(ct.InsufficientWorkspaceError):
+        ct.reduce("abcd->abd", x, op="mul", out=out, memory_limit=out.nbytes, handle=handle)
+    limit = 4 * out.nbytes
+    ct.reduce("abcd->abd", x, op="mul", out=out, alpha=3, memory_limit=limit, handle=handle)
+    assert (out == 3).all()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_conversions_of_small_operands_keep_to_the_limit(handle: ct.Handle, count: int) -> None:
+    """NumPy converts a small operand as a whole."""
+    operands, text = [np.ones(100, "float16")] * count, ",".join("a" * count) + "->a"
+    verb = ct.permute if count == 1 else ct.elementwise_binary
+    memory = GuardedMemory()
+    for limit in range(200, 3000, 100):
+        try:
+            verb(text, *operands, alpha=2, memory_limit=limit, handle=handle)
+        except ct.InsufficientWorkspaceError:
+            continue
+        with NumpyMemory(memory).guarded():
+            verb(text, *operands, alpha=2, memory_limit=limit, handle=handle)
+        break
+    assert 600 < memory.peak <= limit + 64  # with the scalars
