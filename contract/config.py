@@ -56,6 +56,11 @@ CALIBRATION = Variable(
     "user's cache directory; else: in that directory",
     "1",
 )
+CHECK = Variable(
+    "CONTRACT_CHECK",
+    "1: check every plan, and the arrays of every step on the host, before it runs: for tests",
+    "0",
+)
 LOG_LEVEL = Variable(
     "CUTENSOR_LOG_LEVEL",
     "0 nothing, 1 Error, 2 Trace, 3 Hint, 4 Info, 5 Api, each with those before; it wins over the "
@@ -82,6 +87,7 @@ VARIABLES = (
     TF32_OVERRIDE,
     CACHE,
     CALIBRATION,
+    CHECK,
     LOG_LEVEL,
     LOG_MASK,
     LOG_FILE,
@@ -113,6 +119,7 @@ class Settings:
     tf32: bool = True
     cache_directory: Path | None = None
     calibration: str = "1"
+    check: bool = False
     logging: LogSettings = LogSettings()
 
     @classmethod
@@ -130,6 +137,7 @@ class Settings:
             tf32=values.get(TF32_OVERRIDE.name, TF32_OVERRIDE.default) != "0",
             cache_directory=_cache_directory(values.get(CACHE.name) or CACHE.default),
             calibration=values.get(CALIBRATION.name) or CALIBRATION.default,
+            check=bool(_integer(values, CHECK, maximum=1)),
             logging=_log_settings(values),
         )
 

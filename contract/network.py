@@ -437,7 +437,7 @@ class _Costs:
         late = sorted(self.m | self.n | self.batch, key=lambda mode: (-death[mode], mode))
         yield tuple(late)
         for each in (*self.left[:2], *self.right[:2]):
-            order = each.layout.order
+            order = _only(each.layout.order, late)  # a mode of one factor alone may be summed
             yield (*order, *(mode for mode in late if mode not in order))
 
     def _in_place(self, a: Layout, b: Layout, found: dict[Order, None]) -> None:

@@ -592,7 +592,7 @@ class _Builder:
         if d.slot == len(self.slots):
             self._temporary_like(d)
         elif self._is_free(d):
-            self._laid_out(d, d.fastest_first)
+            self._lay_out(d)
 
     def _options(self, problem: ProductProblem) -> tuple[ProductProblem, list[Option]]:
         """The ways to do a product like this one by increasing time; networks have many alike."""
@@ -633,14 +633,16 @@ class _Builder:
         if not self._is_free(target):
             return target
         modes = (*order, *(mode for mode in target.modes if mode not in order))
-        strides = packed_strides([self.extents[mode] for mode in modes])
-        by_mode = dict(zip(modes, strides, strict=True))
-        output = self.operation.output
-        full = tuple(by_mode.get(mode, 1) for mode in output.modes)
-        self.slots[self.count] = Slot(
-            SlotKind.OUTPUT, replace(self.slots[self.count].tensor, strides=full)
-        )
-        return replace(target, strides=tuple(by_mode[mode] for mode in target.modes))
+        strides = self._packed(target.slot, modes, target.dtype).by_mode
+        target = replace(target, strides=tuple(strides[mode] for mode in target.modes))
+        self._lay_out(target)
+        return target
+
+    def _lay_out(self, target: Term) -> None:
+        """Give a result of free layout the strides that its steps write by."""
+        slot, strides = self.slots[target.slot], target.by_mode
+        full = tuple(strides.get(mode, 1) for mode in self.operation.output.modes)
+        self.slots[target.slot] = replace(slot, tensor=replace(slot.tensor, strides=full))
 
     def _temporary(self, modes: tuple[int, ...], dtype: str) -> Term:
         return self._temporary_like(self._packed(len(self.slots), modes, dtype))

@@ -152,9 +152,11 @@ def _tile(problem: _Problem, architecture: Architecture) -> _Tile:
     if turned:
         y = _fastest(dimensions, turned[0])
         widths = {at: 1 if unit > 1 else _widest(problem, dimensions, at, y) for at in turned}
-        steps = vector, max(widths.values())
-        small = problem.tensors[0].size * unit <= 4 and max(steps) > 1
+        small = problem.tensors[0].size * unit <= 4 and max(vector, *widths.values()) > 1
         side = row.small_side if small else row.large_side
+        most = side * side // THREADS  # cells of the tile for each thread
+        widths = {at: min(width, most) for at, width in widths.items()}
+        steps = vector, max(widths.values())
         x_side, y_side, rest = _sides(dimensions, y, turned[0], side, steps)
         reason = f"turned through a {side} x {side} tile"
         sizes = side, side

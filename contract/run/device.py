@@ -34,6 +34,7 @@ from contract.layout import offset_bounds, packed_strides, span
 from contract.logging import LOGGER, Level, Ranges
 from contract.plan import Plan, Scalar, Step
 from contract.run.arrays import Array
+from contract.run.checking import check_plan
 from contract.run.device_arrays import DeviceArrays
 from contract.run.driver_library import driver_library, unhindered
 from contract.run.executor import Footprint, Loaded, Scalars, inside_range
@@ -169,7 +170,15 @@ class DeviceExecutor:
     formed in tf32 where their compute type allows it.
     """
 
-    def __init__(self, cupy: Any, device: int, *, hopper: bool = False, tf32: bool = True) -> None:
+    def __init__(
+        self,
+        cupy: Any,
+        device: int,
+        *,
+        hopper: bool = False,
+        tf32: bool = True,
+        check: bool = False,
+    ) -> None:
         self.device = device
         self.arrays = DeviceArrays(cupy, device)
         capability = int(cupy.cuda.Device(device).compute_capability)
@@ -178,6 +187,7 @@ class DeviceExecutor:
         self._cupy = cupy
         self._hopper = hopper
         self._tf32 = tf32
+        self._check = check
         self._lock = threading.Lock()
         self._kernels: dict[str, Any] = {}  # by source, which has one entry
         self._blas: _Blas | None = None
@@ -200,6 +210,8 @@ class DeviceExecutor:
 
     def load(self, plan: Plan, measured: float | None = None) -> DevicePlan:
         """Lower every step of ``plan`` and build its kernels."""
+        if self._check:
+            check_plan(plan)
         calls = self._lowered(plan)
         instead = plan.addend_only
         alone = None if instead is None else partial(self._build_step, plan, instead)

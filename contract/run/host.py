@@ -37,6 +37,7 @@ from contract.plan import (
 )
 from contract.run.arrays import Arrays
 from contract.run.blas_threads import blas_threads
+from contract.run.checking import check_plan, checked_product, checked_step
 from contract.run.executor import Footprint, Loaded, inside_range
 from contract.run.host_arrays import HostArrays
 from contract.run.host_elementwise import prepare_elementwise, prepare_permute
@@ -127,11 +128,9 @@ class LoadedPlan(Loaded):
             self._run(slots, scalars, Memory(given, NOTHING))
             return
         taken = self.pool.take(at + self.tile_bytes)
-        try:
-            given = taken if workspace is None else workspace
-            self._run(slots, scalars, Memory(given, taken[at:]))
-        finally:
-            self.pool.give(taken)
+        given = taken if workspace is None else workspace
+        self._run(slots, scalars, Memory(given, taken[at:]))
+        self.pool.give(taken)
 
     def _run(self, slots: list[Array], scalars: Scalars, memory: Memory) -> None:
         if self.addend_only is not None and scalars[0] == 0:
@@ -170,8 +169,20 @@ class LoadedPlan(Loaded):
                 for part, run in zip(self.parts, self.runs, strict=True)
             ),
             addend_only=None
+            if alone is None or self.addend_only is None
+            else inside_range(ranges, alone.name, self.addend_only),
+        )
+
+    def checked(self) -> "LoadedPlan":
+        """The same with a look at the arrays of every step before it runs."""
+        plan, alone, product = self.plan, self.addend_part, self.product
+        return replace(
+            self,
+            runs=tuple(checked_step(plan, part.step, part.prepared.run) for part in self.parts),
+            addend_only=None
             if alone is None
-            else inside_range(ranges, alone.name, alone.prepared.run),
+            else checked_step(plan, alone.step, alone.prepared.run),
+            product=None if product is None else checked_product(plan, product),
         )
 
 
@@ -197,6 +208,7 @@ class HostExecutor:
         kernels: str = "auto",
         threads: int = 0,
         calibrations: Callable[[], Path | None] = lambda: None,
+        check: bool = False,
     ) -> None:
         self.workers = Workers(threads or None)
         self.pool = MemoryPool()
@@ -204,6 +216,7 @@ class HostExecutor:
         self._family = kernels
         self._chosen: HostKernels | None = None
         self._calibrations = calibrations
+        self._check = check
 
     @cached_property
     def machine(self) -> Cpu:
@@ -256,6 +269,12 @@ class HostExecutor:
 
     def load(self, plan: Plan, measured: float | None = None) -> LoadedPlan:
         """Prepare every step of ``plan``."""
+        if not self._check:
+            return self._loaded(plan, measured)
+        check_plan(plan)
+        return self._loaded(plan, measured).checked()
+
+    def _loaded(self, plan: Plan, measured: float | None) -> LoadedPlan:
         parts = tuple(self._prepare(plan, step) for step in plan.steps)
         alone = None if plan.addend_only is None else self._prepare(plan, plan.addend_only)
         every = [part.prepared for part in (parts if alone is None else (*parts, alone))]
@@ -294,10 +313,8 @@ class HostExecutor:
 
         def product(inputs: Sequence[Array]) -> Array:
             out, memory = new_output(), pool.take(needed)
-            try:
-                run(inputs, out, memory)
-            finally:
-                pool.give(memory)
+            run(inputs, out, memory)
+            pool.give(memory)
             return out
 
         return product

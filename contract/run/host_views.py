@@ -42,10 +42,9 @@ address = _address_read if _is_readable else _address_asked
 def viewer(tensor: TensorDescriptor, extents: Sequence[int], strides: Sequence[int]) -> Viewer:
     """x -> y with y[i] = memory of x at sum(i * strides); the cheapest way NumPy has.
 
-    A dimension of stride 0 gets extent 1, which broadcasts.
+    A dimension of stride 0 keeps its extent: where it is summed that is a factor.
     """
-    shape = tuple(1 if step == 0 else n for n, step in zip(extents, strides, strict=True))
-    steps = tuple(strides)
+    shape, steps = tuple(extents), tuple(strides)
     if (shape, steps) == (tensor.extents, tensor.steps):
         return _same
     if (shape, steps) == (tensor.extents[::-1], tensor.steps[::-1]):

@@ -112,6 +112,16 @@ def test_what_is_scaled_by_zero_is_not_read(
     np.testing.assert_array_equal(device.numpy(found), b)
 
 
+@pytest.mark.parametrize("alpha", [0, 1])
+def test_nothing_is_added_to_nothing(device: Device, alpha: int) -> None:
+    """C without elements, its strides those of a view."""
+    a, b = (device.array(np.ones(shape, "f4")) for shape in ((0, 2, 3, 4), (4,)))
+    c = device.array(np.ones((5, 2, 3), "f4"))[:0]
+    options = {"alpha": alpha, "c": c, "handle": device.handle}
+    assert ct.contract("abcd,d->abc", a, b, **options).shape == (0, 2, 3)
+    assert ct.reduce("abcd->abc", a, **options).shape == (0, 2, 3)
+
+
 def test_nan_in_operands_arrives(device: Device) -> None:
     x = np.zeros((9, 9), "f4", order="F")
     x[3, 4] = np.nan

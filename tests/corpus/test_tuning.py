@@ -139,6 +139,17 @@ def test_patient_planning_measures_every_candidate(
     assert fresh.plans.statistics.misses == 1
 
 
+def test_patient_planning_of_bool(
+    device: Device, fresh: ct.Handle, rng: np.random.Generator
+) -> None:
+    """Candidates are measured with scalars of the operation's type: integers are no bool."""
+    x, c = rng.integers(0, 2, (9, 8)).astype(bool), rng.integers(0, 2, 9).astype(bool)
+    preference = ct.PlanPreference(algo=ct.Algo.DEFAULT_PATIENT)
+    a, addend = device.array(x), device.array(c)
+    found = ct.contract("ab->a", a, c=addend, handle=fresh, preference=preference)
+    np.testing.assert_array_equal(device.numpy(found), x.any(1) | c)
+
+
 def test_results_keep_their_layout_while_tuning(rng: np.random.Generator) -> None:
     """A free layout is that of the first candidate for good."""
     x, y = rng.random((40, 30, 20)), rng.random((20, 30, 7))

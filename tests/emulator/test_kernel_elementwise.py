@@ -96,7 +96,7 @@ def permuted(
         (ct.Operand(source.tensor, modes, operator),),
         ct.Operand(target.tensor, wanted),
         padding=padding,
-        dtype=np.result_type(x.dtype, out.dtype).name if "int32" in x.dtype.name else "",
+        dtype=np.result_type(x.dtype, out.dtype).name if x.dtype.kind == "i" else "",
     )
     run(device, operation, [source, target], (alpha, 0, 0), options)
     return target.read()
@@ -223,6 +223,7 @@ def test_every_size_of_element(device: Device, rng: np.random.Generator, dtype: 
         ("float64", "float32"),
         ("complex128", "complex64"),
         ("int32", "float64"),
+        ("int8", "float64"),  # sixteen elements in one access, and large cells
         ("float64", "float16"),
     ],
 )

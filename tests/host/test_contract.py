@@ -1,6 +1,8 @@
 """contract and contract_expression: layouts, scalars, operators, limits, refusals, threads."""
 
 import tracemalloc
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import ml_dtypes
@@ -122,6 +124,27 @@ def test_scalars_with_c_in_any_layout(
         transposed = square.copy()
         ct.contract(text, *operands, c=transposed.T, out=transposed, handle=handle)
         np.testing.assert_allclose(transposed, product + square.T)
+
+
+@pytest.mark.parametrize("still", [(0,), (1,), (0, 2), (0, 1, 2)])
+def test_c_that_stands_still_along_modes(
+    still: tuple[int, ...], handle: ct.Handle, rng: np.random.Generator
+) -> None:
+    """A bias, repeated by a stride of 0, is added by every candidate."""
+    shape = (7, 40, 30)
+    a, b = rng.integers(-2, 3, (7, 40, 50)), rng.integers(-2, 3, (7, 50, 30))
+    bias = rng.integers(-2, 3, [1 if at in still else n for at, n in enumerate(shape)])
+    for dtype in ("float64", "float16"):
+        operands = a.astype(dtype), b.astype(dtype)
+        c, rank = np.broadcast_to(bias.astype(dtype), shape), 0
+        with suppress(ct.NotSupportedError):
+            for rank in count():
+                preference = ct.PlanPreference(kernel_rank=rank)
+                found = ct.contract(
+                    "lmk,lkn->lmn", *operands, c=c, preference=preference, handle=handle
+                )
+                np.testing.assert_array_equal(found, a @ b + bias)
+        assert rank > 1
 
 
 @pytest.mark.parametrize("text", ["ij,jk->ik", "ij,ij->ij", "ij->j", "ij->ji", "ii->i", "i,j->ij"])

@@ -13,7 +13,7 @@ from bench.networks import NETWORKS
 from contract import network, planner
 from contract.heuristics import HOST
 from contract.network import Layout, mode_orders, scheduled, twins
-from contract.order import Pair
+from contract.order import Pair, pairs_of
 from contract.plan import Elementwise, Gemm, Gett, Kind, Permute, Plan, Product
 from contract.planner import make_plan
 from contract.verification import verify
@@ -194,6 +194,17 @@ def test_an_order_is_chosen_for_the_reader_of_the_reader() -> None:
     assert "ce" in "".join(map(chr, second))
     assert "".join(map(chr, first)) in ("acd", "cda")
     assert last == (ord("a"),)
+
+
+def test_orders_have_the_modes_of_their_results_alone(rng: Rng) -> None:
+    """A mode of one leaf that the result has not is in no order: the first product sums it."""
+    for _ in range(200):
+        leaves = [tuple(rng.permutation(6)[: rng.integers(1, 5)].tolist()) for _ in range(4)]
+        kept = frozenset(mode for leaf in leaves for mode in leaf if rng.random() < 0.4)
+        pairs = pairs_of([frozenset(leaf) for leaf in leaves], kept, [4] * 6, False)
+        orders = mode_orders([Layout(leaf) for leaf in leaves], pairs, [4] * 6, None, {})
+        for order, pair in zip(orders, pairs, strict=True):
+            assert sorted(order) == sorted(pair.modes)
 
 
 def test_few_orders_are_tried_where_calls_take_longer_than_arithmetic(

@@ -23,6 +23,7 @@ def test_settings_read_every_variable() -> None:
         "NVIDIA_TF32_OVERRIDE": "0",
         "CONTRACT_CACHE": "/var/plans",
         "CONTRACT_CALIBRATION": "/var/model",
+        "CONTRACT_CHECK": "1",
         "CUTENSOR_LOG_LEVEL": "2",
         "CUTENSOR_LOG_MASK": "16",
         "CUTENSOR_LOG_FILE": "log.txt",
@@ -30,7 +31,8 @@ def test_settings_read_every_variable() -> None:
     }
     assert set(given) == {variable.name for variable in VARIABLES}
     logging = LogSettings(3, "log.txt", True)
-    expected = Settings(False, 3, "numpy", True, False, Path("/var/plans"), "/var/model", logging)
+    paths = Path("/var/plans"), "/var/model"
+    expected = Settings(False, 3, "numpy", True, False, *paths, True, logging)
     assert Settings.from_environment(given) == expected
 
 
@@ -57,6 +59,7 @@ def test_the_fitted_model_is_looked_for_where_the_system_keeps_the_users_caches(
         ("CONTRACT_NUM_THREADS", "99999"),
         ("CONTRACT_HOST_KERNELS", "cuda"),
         ("CONTRACT_HOPPER", "2"),
+        ("CONTRACT_CHECK", "on"),
     ],
 )
 def test_invalid_values_name_the_variable(name: str, value: str) -> None:
