@@ -430,10 +430,11 @@ struct Reader {
   __device__ Reader(int l, int warp) {
     const int lane = threadIdx.x % 32, fragment = warp * Order::FRAGMENTS;
     if constexpr (MATRICES) {
-      const int number = lane / 8, other = ROWS_FIRST ? number % 2 : number / 2, upper = ROWS_FIRST ? number / 2 : number % 2;
+      const int matrix = lane / 8, upper = ROWS_FIRST ? matrix / 2 : matrix % 2;
+      const int mine = fragment + (ROWS_FIRST ? matrix % 2 : matrix / 2) % LEAST;
       const int k = upper * 4 * NEAR;
-      if constexpr (BY_K) first = Place::at(l * Order::SIDE + (fragment + other % LEAST) * 8 + lane % 8, k);
-      else first = Place::at(l * Order::SIDE + Order::row(fragment + other % LEAST, 0), k + lane % 8);
+      if constexpr (BY_K) first = Place::at(l * Order::SIDE + mine * 8 + lane % 8, k);
+      else first = Place::at(l * Order::SIDE + Order::row(mine, 0), k + lane % 8);
     } else {
       const int g = lane / 4, row = BY_K ? fragment * 8 + g : Order::row(fragment, g);
       first = Place::at(l * Order::SIDE + row, lane % 4 * NEAR);
@@ -551,7 +552,10 @@ struct Reader {
 
   static __device__ void two(unsigned from, unsigned &x, unsigned &y) {
     if constexpr (BY_K)
-      asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(x), "=r"(y) : "r"(from) : "memory");
+      asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                   : "=r"(x), "=r"(y)
+                   : "r"(from)
+                   : "memory");
     else
       asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
                    : "=r"(x), "=r"(y)

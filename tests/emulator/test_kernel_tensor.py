@@ -17,6 +17,7 @@ from contract.kernels.configurations import Arithmetic, TensorTile, tensor_tiles
 from contract.kernels.gett import gett_calls
 from contract.kernels.gett_model import share
 from contract.kernels.gett_tiles import Share, resident
+from contract.kernels.product import Problem
 from contract.operators import Operator
 
 from .device import Device, Options, Schedule
@@ -173,6 +174,20 @@ def test_blocks_go_on_to_further_tiles(device: Device, rng: Rng) -> None:
     assert call.grid[0] == tile.resident < 7 * 3
     for options in SCHEDULES:
         run(device, rng, made, tile, architecture=alone, options=options)
+
+
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[4], KINDS[9]], ids=lambda kind: kind[0].unit)
+def test_offsets_of_64_bits(
+    device: Device, rng: Rng, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """Those of tensors of more than 2^31 elements."""
+    monkeypatch.setattr(Problem, "is_wide", True)
+    _, types, dtype, compute = kind
+    tile = tiles(kind)[2]
+    loops = modes(l=(2,), m=(tile.m + 8, 3), n=(tile.n - 4,), k=(12, 13))
+    for first in ((), (4, 3)):
+        made = case(loops, dtype, types=types, compute=compute, first=first)
+        assert "long long" in run(device, rng, made, tile)
 
 
 def test_bits_do_not_depend_on_the_schedule(device: Device, rng: Rng) -> None:
