@@ -13,7 +13,7 @@ import numpy as np
 
 from contract.compute import is_blas_type
 from contract.descriptors import Contraction, TensorDescriptor
-from contract.layout import packed_strides
+from contract.layout import is_packed, packed_strides
 from contract.operators import Operator
 from contract.plan import (
     Elementwise,
@@ -101,7 +101,7 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
         blas_threads().alone(partial(workers.map, part, blocks))
 
     blocks = _blocks_for_threads(plan, step, batch, workers)
-    return Prepared(run_apart if blocks else run)
+    return Prepared(run_apart if blocks else run, own=_scaling_bytes(plan, step))
 
 
 def _blocks_for_threads(
@@ -158,6 +158,12 @@ def _scale(out: Array, alpha: Any) -> None:
         np.multiply(out, alpha, out=out, dtype=out.dtype, casting="unsafe")
 
 
+def _scaling_bytes(plan: Plan, step: Product) -> int:
+    """What NumPy may copy of a result with gaps, for it does not see that no elements overlap."""
+    tensor = plan.slots[step.d].tensor
+    return tensor.packed_bytes * (step.scaled and not is_packed(tensor.extents, tensor.steps))
+
+
 def is_small(step: Product) -> bool:
     """Whether NumPy's own loops are the quickest."""
     longest = max((loop.extent for loop in step.loops), default=1)
@@ -194,7 +200,7 @@ def prepare_small(plan: Plan, step: Gett) -> Prepared:
         if scaled:
             _scale(out, scalars[0])
 
-    return Prepared(run)
+    return Prepared(run, own=_scaling_bytes(plan, step))
 
 
 # --- loop by loop -----------------------------------------------------------------------------
@@ -253,7 +259,7 @@ def prepare_loops(plan: Plan, step: Gett, kernels: HostKernels, workers: Workers
     a, b = (_Reader(plan, step, name, kernels, workers) for name in ("a", "b"))
     workspace, tiles = a.bytes + b.bytes, max(a.tile_bytes, b.tile_bytes)
     if plan.slots[step.d].tensor.dtype == step.dtype and step.c is None:
-        return _direct_loops(step, a, b, kernels, workspace, tiles)
+        return _direct_loops(plan, step, a, b, kernels, workspace, tiles)
     blocked = _BlockedLoops(plan, step, (a.strides, b.strides), kernels)
     tiles = max(tiles, workers.parts(blocked.blocks.count, 1) * blocked.lane)
 
@@ -267,7 +273,13 @@ def prepare_loops(plan: Plan, step: Gett, kernels: HostKernels, workers: Workers
 
 
 def _direct_loops(
-    step: Gett, a: _Reader, b: _Reader, kernels: HostKernels, workspace: int, tiles: int
+    plan: Plan,
+    step: Gett,
+    a: _Reader,
+    b: _Reader,
+    kernels: HostKernels,
+    workspace: int,
+    tiles: int,
 ) -> Prepared:
     """The loops write D themselves."""
     kernel = kernels.loops(
@@ -289,9 +301,10 @@ def _direct_loops(
     def direct(inputs: Sequence[Array], out: Array, memory: Array) -> None:
         kernel(*flatten(inputs[step.a]), *flatten(inputs[step.b]), *flatten(out))
 
+    own = _scaling_bytes(plan, step)
     if workspace or tiles:
-        return Prepared(run, workspace, tiles)
-    return Prepared(run, direct=direct)
+        return Prepared(run, workspace, tiles, own)
+    return Prepared(run, own=own, direct=direct)
 
 
 class _BlockedLoops:

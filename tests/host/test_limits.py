@@ -6,6 +6,7 @@ import pytest
 import contract as ct
 from tests.corpus.cases import Case
 from tests.corpus.checks import assert_product, operands_of
+from tests.fuzz.guard import GuardedMemory, NumpyMemory
 
 LONE = ("xab,b->ba", "abx,b->ab", "xab,ab->ab", "axb,bc->ca", "xab,Xb->ab", "xab,aby->ba")
 NETWORKS = ("c,cba,b,bc->cb", ",bca,ac,ac->ca", "xab,b,ab->ba", "xab,by,zb->ab")
@@ -58,3 +59,21 @@ def test_copies_of_unaligned_operands_come_beside_the_result(handle: ct.Handle) 
             ct.contract("ab,bc->ac", x, y, **limited)
         found = ct.contract("ab,bc->ac", x, y, **(limited | {"memory_limit": 2000}))
         assert (found == 12 * alpha).all()
+
+
+def test_scaled_results_with_gaps_keep_to_the_limit(handle: ct.Handle) -> None:
+    """NumPy copies such a result when it is scaled in place."""
+    x, y = np.ones((2, 3)), np.ones((3, 13, 22))
+    rows = np.zeros((22, 27))[::-1, :26]
+    out = np.lib.stride_tricks.as_strided(rows, (2, 13, 22), (104, 8, -216))
+    memory = GuardedMemory()
+    for limit in range(0, 3 * out.nbytes, 100):
+        try:
+            ct.contract("ab,bcd->acd", x, y, out=out, alpha=2, memory_limit=limit, handle=handle)
+        except ct.InsufficientWorkspaceError:
+            continue
+        with NumpyMemory(memory).guarded():
+            ct.contract("ab,bcd->acd", x, y, out=out, alpha=2, memory_limit=limit, handle=handle)
+        break
+    assert memory.peak <= limit + 64
+    assert (out == 6).all()
