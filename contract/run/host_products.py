@@ -5,7 +5,7 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import product
-from math import ceil, prod
+from math import prod
 from string import ascii_letters
 from typing import Any, Literal
 
@@ -32,7 +32,7 @@ from contract.run.host_elementwise import TilePass
 from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
 from contract.run.host_kernels import PARALLEL_BYTES, HostKernels, ProductKernel, flatten
 from contract.run.host_views import Array, Viewer, compact_strides, viewer
-from contract.run.matrix_slices import in_slices, longest_slice, pieces, squares
+from contract.run.matrix_slices import in_slices, longest_slice, pieces
 from contract.run.memory import Cutter
 from contract.run.steps import Memory, Prepared, Scalars, share
 from contract.run.workers import Workers
@@ -80,7 +80,7 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
     products = prod([loop.extent for loop in step.loops])
     matmul = _for_threads(np.matmul, products)
     if products > longest_slice(step.dtype):
-        matmul = partial(in_slices, matmul, longest_slice(step.dtype), workers.going)
+        matmul = in_slices(matmul, step.dtype, workers)
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         out = view_d(slots[d])
@@ -110,20 +110,14 @@ def _blocks_for_threads(
     """Where the blocks of A, B and D lie that our threads multiply; none: BLAS has its own."""
     products = prod([loop.extent for loop in step.loops])
     if batch and batch[0].extent >= BATCH_PARTS and products > BATCH_PRODUCTS:
-        each = ceil(products / longest_slice(step.dtype) / workers.threads)
-        parts = [slice(*part) for part in workers.split(batch[0].extent, 1, each)]
-        return [(part, part, part) for part in parts]
+        parts = [slice(*each) for each in workers.split(batch[0].extent, 1)]
+        return [(each, each, each) for each in parts]
     if not _shares_cores(plan):
         return []
-    threads, size = (
-        workers.parts(products, PART_PRODUCTS),
-        (step.extent(Kind.M), step.extent(Kind.N)),
-    )
-    slices = ceil(products / longest_slice(step.dtype))
-    blocks = squares(*size, slices) if slices > threads else _blocks(*size, threads)
+    threads = workers.parts(products, PART_PRODUCTS)
     return [
         ((..., rows, slice(None)), (..., slice(None), columns), (..., rows, columns))
-        for rows, columns in blocks
+        for rows, columns in _blocks(step.extent(Kind.M), step.extent(Kind.N), threads)
     ]
 
 

@@ -24,6 +24,7 @@ from contract.run.host_kernels import (
     TileSource,
 )
 from contract.run.host_views import Array, address
+from contract.run.matrix_slices import in_slices
 from contract.run.numba_copies import CONVERTED, copy, copy_region, is_copied
 from contract.run.numba_copies import part as copy_part
 from contract.run.numba_loops import multiply_loops
@@ -125,9 +126,9 @@ class NumbaKernels(NumpyKernels):
     def matmul(self, dtype: str) -> MatmulKernel:
         kind = np.dtype(dtype).kind
         if kind in "iu":
-            return self.in_slices(partial(_stacked, multiply_integers), dtype)
+            return in_slices(partial(_stacked, multiply_integers), dtype, self.workers)
         if kind == "b":
-            return self.in_slices(_multiply_bits, dtype)
+            return in_slices(_multiply_bits, dtype, self.workers)
         return super().matmul(dtype)
 
     def tiles(

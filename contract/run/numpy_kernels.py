@@ -1,7 +1,7 @@
 """The host kernels as NumPy calls, blocked so that transpositions use whole cache lines."""
 
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from itertools import product as combinations
 from math import prod
@@ -28,7 +28,7 @@ from contract.run.host_kernels import (
 )
 from contract.run.host_operators import UFUNCS
 from contract.run.host_views import Array
-from contract.run.matrix_slices import LOOP_PRODUCTS, in_slices, longest_slice
+from contract.run.matrix_slices import LOOP_PRODUCTS, in_slices
 from contract.run.workers import Workers
 
 __all__ = ["NumpyKernels"]
@@ -124,11 +124,7 @@ class NumpyKernels:
 
     def matmul(self, dtype: str) -> MatmulKernel:
         matmul = blas_threads().guarded(_matmul) if is_blas_type(dtype) else _matmul
-        return self.in_slices(matmul, dtype)
-
-    def in_slices(self, matmul: MatmulKernel, dtype: str) -> MatmulKernel:
-        """A product of matrices that signals can end before all is done."""
-        return partial(in_slices, matmul, longest_slice(dtype), self.workers.going)
+        return in_slices(matmul, dtype, self.workers)
 
     def tiles(
         self, a: np.dtype[Any], b: np.dtype[Any], dtype: np.dtype[Any]

@@ -69,7 +69,7 @@ class Workers:
         thread that is slow or held up gets fewer of them. After an exception nobody takes one.
         """
         if len(parts) == 1 or self.threads == 1 or self.is_inside():
-            for part in parts:
+            for part in self.going(parts):
                 function(*part)
             return
         work = _Work(function, deque(parts))
