@@ -71,7 +71,7 @@ class Gpu:
 
     def is_packed(self, x: Any) -> bool:
         if self._torch is not None and isinstance(x, self._torch.Tensor):
-            return bool(x.permute(*range(x.ndim)[::-1]).is_contiguous())
+            return bool(x.permute(list(range(x.ndim))[::-1]).is_contiguous())
         return bool(x.flags.f_contiguous)
 
     def wait(self) -> None:

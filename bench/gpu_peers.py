@@ -33,7 +33,8 @@ def _cupy() -> Library:
 
         return run
 
-    return Library(product, packed, copy)
+    dtypes = ("float16", "float32", "float64", "complex64", "complex128")
+    return Library(product, packed, copy, dtypes=dtypes)
 
 
 def _torch() -> Library:

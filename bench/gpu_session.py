@@ -116,12 +116,13 @@ class Result:
 class Session:
     """Where logs and numbers are kept, where their archive goes, how long the session may last.
 
-    ``gflop`` scales contractions down; None: as in the data.
+    ``gflop`` scales contractions down; None: as in the data. ``peers`` are the suites', empty: all.
     """
 
     folder: Path
     out: Path
     gflop: float | None = None
+    peers: str = ""
     end: float = float("inf")
 
     def keep(self) -> None:
@@ -137,7 +138,8 @@ class Session:
 def main() -> int:
     """Do every task of a part; the exit status is 1 unless all are well."""
     asked = _parser().parse_intermixed_args()
-    session = Session(asked.folder, asked.out, asked.limit_gflop, time.monotonic() + asked.seconds)
+    end = time.monotonic() + asked.seconds
+    session = Session(asked.folder, asked.out, asked.limit_gflop, asked.peers, end)
     for folder in (session.folder, session.out):
         folder.mkdir(parents=True, exist_ok=True)
     if asked.piece:
@@ -238,6 +240,7 @@ def suites(chosen: Sequence[Suite], session: Session) -> Iterator[Task]:
     options = ["--device", "gpu"]
     options += ["--cutensor", str(cutensor)] if cutensor.is_dir() else []
     options += ["--limit-gflop", str(session.gflop)] if session.gflop else []
+    options += ["--peers", session.peers] if session.peers else []
     for suite in chosen:
         numbers = session.folder / f"{suite.task}.json"
         kind = ("--dtype", suite.dtype, *(("--compute", suite.compute) if suite.compute else ()))
@@ -359,6 +362,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--folder", type=_folder, default=FOLDER, help="for logs and numbers")
     parser.add_argument("--seconds", type=float, default=570, help="for all tasks together")
     parser.add_argument("--piece", type=Path, help="of cuTENSOR's wheel: NAME.1-of-4 ...")
+    parser.add_argument("--peers", default="", help="of the suites: torch,cutensor")
     parser.add_argument("--limit-gflop", type=float, help="scale contractions down to this")
     return parser
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from contract.call_text import said
 from contract.compute import ComputeType
 from contract.descriptors import PlanPreference, TensorDescriptor
 from contract.distributed import spread
@@ -15,9 +16,7 @@ from contract.evaluation import (
     beta_of,
     bound_call,
     cuts_of,
-    frozen,
     handle_for,
-    interleaved_arguments,
     require_kind,
     written_arguments,
 )
@@ -26,6 +25,7 @@ from contract.handle import Handle
 from contract.interop import evaluate
 from contract.logging import LOGGER, UNWATCHED
 from contract.operators import Operator
+from contract.order import frozen
 from contract.plan import Plan
 from contract.request import Options, Written, call_for, repeated
 from contract.run.arrays import Array, Arrays, Layout, is_array, require_one_kind
@@ -90,7 +90,7 @@ def contract(
     if plain and out is None and c is None and beta is None and stream is None:
         written, arrays = expression, operands
         if type(expression) is not str:
-            written, arrays = interleaved_arguments((expression, *operands))
+            written, arrays = written_arguments(expression, operands)
         layouts = handle.arrays.layouts(arrays)
         if layouts is not None and operators is None:
             head = (written, order, compute_type, optimize, memory_limit, preference)
@@ -101,7 +101,10 @@ def contract(
                 call = None
             if call is not None:
                 return call.fresh(arrays, alpha)
-    with LOGGER.call("contract", locals()) if LOGGER.active else UNWATCHED, reporting(progress):
+    with (
+        LOGGER.call("contract", said(contract, locals())) if LOGGER.active else UNWATCHED,
+        reporting(progress),
+    ):
         written, arrays = written_arguments(expression, operands)
         options = Options(
             *(order, compute_type, frozen(operators), frozen(optimize), memory_limit, preference),
@@ -128,7 +131,8 @@ def contract_trinary(
     with LOGGER.call("contract_trinary", asked) if LOGGER.active else UNWATCHED:
         if "c" in options:
             raise InvalidValueError("The addend of contract_trinary is called d.")
-        count = len(operands) if type(expression) is str else (1 + len(operands)) // 2
+        _, arrays = written_arguments(expression, operands)
+        count = len(arrays)
         if count != 3:
             raise InvalidValueError(f"contract_trinary takes three operands: it got {count}.")
         return contract(expression, *operands, c=d, beta=beta, **options)
@@ -161,7 +165,11 @@ def contract_expression(
     Raises what ``contract`` raises for the same request.
     """
     handle_for(handle, operands)  # which reads what is to be logged
-    with LOGGER.call("contract_expression", locals()) if LOGGER.active else UNWATCHED:
+    asked = said(contract_expression, locals()) if LOGGER.active else {}
+    with (
+        LOGGER.call("contract_expression", asked) if LOGGER.active else UNWATCHED,
+        reporting(progress),
+    ):
         written, operands = written_arguments(expression, operands)
         options = Options(
             *(order, compute_type, frozen(operators), frozen(optimize), memory_limit, preference),
@@ -177,7 +185,7 @@ def contract_expression(
 
 
 def _check_constants(constants: Any, given: Sequence[Any]) -> None:
-    if not isinstance(constants, Iterable) or isinstance(constants, str):
+    if not np.iterable(constants) or isinstance(constants, str):
         raise InvalidValueError(f"constants are positions of operands: they are {constants!r}.")
     for at in constants:
         arrays = [i for i, x in enumerate(given) if is_array(x)]
@@ -294,7 +302,9 @@ class ContractExpression:
                 arrays = self._with_constants(operands)
             if self._arrays.layouts(arrays) == self._signature:
                 return self._call.fresh(arrays, alpha)
-        asked = {"expression": self._written, **locals()} if LOGGER.active else {}
+        asked: dict[str, Any] = {}
+        if LOGGER.active:
+            asked = {"expression": self._written, **said(ContractExpression.__call__, locals())}
         with LOGGER.call("ContractExpression", asked) if LOGGER.active else UNWATCHED:
             handle = self._handle if self._bound else handle_for(None, operands)
             if handle is not self._handle:
@@ -324,7 +334,9 @@ class ContractExpression:
         On a device it becomes a CUDA graph; its memory comes from the pool of ``stream``, or of
         CuPy's current stream. InvalidValueError where that is capturing already.
         """
-        asked = {"expression": self._written, **locals()} if LOGGER.active else {}
+        asked: dict[str, Any] = {}
+        if LOGGER.active:
+            asked = {"expression": self._written, **said(ContractExpression.capture, locals())}
         with LOGGER.call("ContractExpression.capture", asked) if LOGGER.active else UNWATCHED:
             handle = self._handle if self._bound else handle_for(None, operands)
             if handle is not self._handle:

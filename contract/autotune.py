@@ -3,10 +3,10 @@
 Nothing here runs a plan: whoever runs one says how long it took.
 """
 
-import threading
-from collections import deque
 from collections.abc import Callable
 from math import inf
+
+from contract.forks import reentrant_lock
 
 __all__ = ["Tuning", "fastest"]
 
@@ -22,26 +22,36 @@ class Tuning:
     """
 
     def __init__(self, count: int) -> None:
-        self._lock = threading.Lock()
-        self._waiting = deque(range(count))
+        self._lock = reentrant_lock()
         self._count = count
+        self._turns = [0] * count
         self._seconds: dict[int, float] = {}
 
     def next(self) -> int | None:
-        """The next candidate to measure; None when all are measured or being measured."""
+        """The candidate without a time that had the fewest turns; None when all have one.
+
+        Nothing is kept of who asks, for a call may be broken off at any moment.
+        """
         with self._lock:
-            return self._waiting.popleft() if self._waiting else None
+            left = [at for at in range(self._count) if at not in self._seconds]
+            if not left:
+                return None
+            found = min(left, key=self._turns.__getitem__)
+            self._turns[found] += 1
+            return found
 
     def record(self, candidate: int, seconds: float) -> bool:
         """Note a time; True for the one that settles the choice. A failure takes inf seconds."""
         with self._lock:
+            if self.settled:
+                return False
             self._seconds[candidate] = seconds
-            return len(self._seconds) == self._count
+            return self.settled
 
     def again(self, candidate: int) -> None:
         """Measure the candidate once more: its time held something else beside its work."""
         with self._lock:
-            self._waiting.appendleft(candidate)
+            self._turns[candidate] -= 1
 
     @property
     def settled(self) -> bool:

@@ -1,6 +1,5 @@
 """PlanCache: the plans of a Handle, least recently used last, safe for threads."""
 
-import threading
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from itertools import count
@@ -8,6 +7,7 @@ from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from contract.errors import InvalidValueError
+from contract.forks import reentrant_lock
 
 __all__ = ["PlanCache", "Statistics"]
 
@@ -47,11 +47,15 @@ class PlanCache(Generic[Value]):
     types, alignments, modes, operators, compute type. A request is the same as its caller wrote
     it, with what was made of the value for it (a call bound to layouts, say): it is found without
     any parsing, and goes with its line.
+
+    A handler of signals may call in the midst of a change, or break it off, and a fork may end it.
+    So ``_keys`` says what there is: the other tables are changed before it, and what they have too
+    much is cleared by a later change.
     """
 
     def __init__(self, lines: int = 64) -> None:
         _check(lines)
-        self._lock = threading.Lock()
+        self._lock = reentrant_lock()
         self._lines: dict[int, _Line[Value]] = {}  # by identity of the value
         self._keys: dict[Hashable, _Line[Value]] = {}
         self._requests: dict[Hashable, tuple[_Line[Value], Any]] = {}
@@ -92,9 +96,12 @@ class PlanCache(Generic[Value]):
             self._restored += restored
             self._misses += not restored
             new = _Line(key, value, self._no_hit())
+            self._lines[id(value)] = new
             line = self._keys.setdefault(key, new)
-            line.used = new.used
-            self._lines[id(line.value)] = line
+            if line is not new:
+                self._lines.pop(id(value), None)
+                self._lines[id(line.value)] = line
+                line.used = new.used
             self._evict()
             return line.value
 
@@ -103,8 +110,9 @@ class PlanCache(Generic[Value]):
         with self._lock:
             line = self._lines.get(id(old))
             if line is not None:
-                self._drop(line)
-                self._keys[line.key] = self._lines[id(new)] = _Line(line.key, new, line.used)
+                found = _Line(line.key, new, line.used, line.requests)
+                self._lines[id(new)] = self._keys[line.key] = found
+                self._forget(line)
 
     def remember(self, value: Value, request: Hashable, made: Any) -> None:
         """Let ``find`` give ``made`` for the request as long as the line of ``value`` lives."""
@@ -113,9 +121,11 @@ class PlanCache(Generic[Value]):
             if line is None or request in self._requests:
                 return
             if len(line.requests) == MOST_REQUESTS:
-                del self._requests[line.requests.pop(0)]
+                self._requests.pop(line.requests.pop(0), None)
             line.requests.append(request)
             self._requests[request] = (line, made)
+            if self._keys.get(line.key) is not line:
+                self._forget(line)
 
     def resize(self, lines: int) -> None:
         """Change the number of lines; the least recently used go first."""
@@ -136,7 +146,7 @@ class PlanCache(Generic[Value]):
     def items(self) -> list[tuple[Any, Value]]:
         """Every key with its value, the least recently used first."""
         with self._lock:
-            lines = sorted(self._lines.values(), key=attrgetter("used"))
+            lines = sorted(self._keys.values(), key=attrgetter("used"))
             return [(line.key, line.value) for line in lines]
 
     @property
@@ -148,7 +158,7 @@ class PlanCache(Generic[Value]):
                 self._restored,
                 self._misses,
                 self._evictions,
-                len(self._lines),
+                len(self._keys),
                 self._capacity,
             )
 
@@ -158,23 +168,27 @@ class PlanCache(Generic[Value]):
         return self._capacity
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._keys)
 
     def _evict(self) -> None:
-        while len(self._lines) > self._capacity:
-            self._drop(min(self._lines.values(), key=attrgetter("used")))
-            self._evictions += 1
+        while len(self._keys) > self._capacity:
+            line = min(self._keys.values(), key=attrgetter("used"))
+            self._forget(line)
+            self._evictions += self._keys.pop(line.key, None) is not None
+        if len(self._lines) > len(self._keys):  # a change was broken off
+            self._lines = {id(line.value): line for line in list(self._keys.values())}
 
     def _no_hit(self) -> int:
         """The next number, for something that does not count as a hit."""
         self._no_hits += 1
         return next(self._uses)
 
-    def _drop(self, line: _Line[Value]) -> None:
-        del self._lines[id(line.value)]
-        del self._keys[line.key]
-        for request in line.requests:
-            del self._requests[request]
+    def _forget(self, line: _Line[Value]) -> None:
+        """Leave nothing that leads to the line beside its key."""
+        while line.requests:
+            self._requests.pop(line.requests[0], None)
+            line.requests.pop(0)
+        self._lines.pop(id(line.value), None)
 
 
 def _check(lines: int) -> None:

@@ -3,9 +3,10 @@
 No value makes it raise, and none is read: of an array only the description is looked at.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from enum import Enum
+from inspect import CO_VARARGS
 from itertools import islice
 from numbers import Number
 from typing import Any
@@ -19,14 +20,13 @@ from contract.descriptors import (
     TensorDescriptor,
 )
 
-__all__ = ["call_text", "operation_text", "value_text"]
+__all__ = ["call_text", "operation_text", "said", "value_text"]
 
 MOST_ITEMS = 32  # of a sequence
 MOST_LETTERS = 200  # of the representation of any other object
 MOST_NESTING = 3  # sequences in sequences
 
-# Local names of verbs that are no arguments, or shown otherwise.
-_NOT_SHOWN = {"self", "handle", "is_text", "is_plain", "expression", "operands"}
+_NOT_SHOWN = {"self", "handle", "expression", "operands"}  # or shown otherwise
 _SHORT = {
     **{f"{kind}{bits}": f"{kind[0]}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
     **{f"float{bits}": f"f{bits}" for bits in (16, 32, 64, 96, 128)},
@@ -35,11 +35,15 @@ _SHORT = {
 }
 
 
-def call_text(arguments: Mapping[str, Any]) -> str:
-    """``expr=abc,kb->ac operands=[f32[4,8,12]:[1,4,32],...]``; what is None was not given.
+def said(verb: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call of ``verb``, of which ``names`` are the local ones."""
+    code = verb.__code__
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & CO_VARARGS)
+    return {name: names[name] for name in code.co_varnames[:count]}
 
-    ``arguments`` may be the local names of a verb.
-    """
+
+def call_text(arguments: Mapping[str, Any]) -> str:
+    """``expr=abc,kb->ac operands=[f32[4,8,12]:[1,4,32],...]``; what is None was not given."""
     rest = {name: value for name, value in arguments.items() if name not in _NOT_SHOWN}
     given = ((name, x) for name, x in {**_notation(arguments), **rest}.items() if x is not None)
     return " ".join(f"{name}={_named(value)}" for name, value in given)
@@ -50,7 +54,7 @@ def _notation(arguments: Mapping[str, Any]) -> dict[str, Any]:
     operands = arguments.get("operands", ())
     if "expression" in arguments:
         operands = (arguments["expression"], *operands)
-    if operands and type(operands[0]) is str:
+    if operands and isinstance(operands[0], str):
         return {"expr": operands[0], "operands": operands[1:]}
     return {"operands": operands or None}
 

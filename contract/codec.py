@@ -144,11 +144,16 @@ def _number() -> _Codec:
     return _Codec(encode, decode, takes)
 
 
+def _is_text(text: str) -> bool:
+    """Whether all of it can be written: JSON may have one half of a pair of surrogates."""
+    return text.isascii() or text.encode(errors="ignore").decode() == text
+
+
 _PLAIN: Mapping[Any, _Codec] = {
     NoneType: _plain(NoneType, "null is meant", lambda value: True),
     bool: _plain(bool, "true or false is meant", lambda value: True),
     int: _plain(int, "an integer of at most 300 digits is meant", lambda x: abs(x) < MOST_INTEGER),
-    str: _plain(str, "a text is meant", lambda value: True),
+    str: _plain(str, "a text is meant", _is_text),
     float: _real(),
     complex: _number(),
 }

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from contract.call_text import said
 from contract.elementwise import permute
 from contract.errors import InvalidValueError
 from contract.evaluation import arrays_of, handle_for
@@ -27,7 +28,11 @@ def convert_layout(
     are no multiple of the group. Source: the core concepts of the cuDNN documentation.
     """
     handle = handle_for(handle, (x,))
-    with LOGGER.call("convert_layout", locals()) if LOGGER.active else UNWATCHED:
+    with (
+        LOGGER.call("convert_layout", said(convert_layout, locals()))
+        if LOGGER.active
+        else UNWATCHED
+    ):
         (array,) = arrays_of(handle.arrays, (x,))
         library = library_of(x)
         stream = stream if library is None else library.stream(stream, handle.arrays.device)

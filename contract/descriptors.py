@@ -20,9 +20,10 @@ from contract.compute import (
 )
 from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.expression import parse_layout
-from contract.layout import named_layout, overlaps, packed_strides, vectorised_layout
+from contract.layout import named_layout, overlaps, packed_strides, span, vectorised_layout
 from contract.operators import BinaryOperator, Operator, require, require_binary
-from contract.sizes import memory_bytes
+from contract.order import frozen
+from contract.sizes import ADDRESSABLE_BYTES, memory_bytes
 
 __all__ = [
     "Algo",
@@ -38,6 +39,8 @@ __all__ = [
     "Reduction",
     "TensorDescriptor",
     "WorkspacePreference",
+    "is_integer",
+    "require_kind",
 ]
 
 
@@ -78,6 +81,9 @@ class TensorDescriptor:
         Its modes are those of ``extents`` in that order; in a vectorised layout they are N,
         C/x, (D,) H, W, x.
         """
+        if not isinstance(extents, Mapping):
+            raise InvalidValueError(f"extents has one for each mode by name: it is {extents!r}.")
+        _integers("extents", extents.values())
         modes, group = parse_layout(layout)
         if group:
             _, sizes, strides = vectorised_layout(extents, group)
@@ -112,18 +118,44 @@ def _integers(name: str, values: Any) -> tuple[int, ...]:
 def _alignment(alignment: Any, dtype: str) -> int:
     """The alignment in bytes, where 0 is the item size."""
     size = item_size(dtype)
-    if alignment in (0, size):
+    if is_integer(alignment) and alignment in (0, size):
         return size
-    if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
+    is_power = is_integer(alignment) and alignment > 0 and not alignment & (alignment - 1)
+    if not is_power:
         raise InvalidValueError(
             f"An alignment is a power of two, in bytes: it is {alignment!r} for {dtype}."
         )
-    return alignment
+    return int(alignment)
 
 
-def _require_kind(name: str, value: Any, kind: type) -> None:
+def is_integer(value: Any) -> bool:
+    """Whether it is a number to count with, which a truth value is not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def require_kind(name: str, value: Any, kind: Any) -> None:
+    """InvalidValueError unless ``value`` is of a class, or of one of a union of them."""
     if not isinstance(value, kind):
-        raise InvalidValueError(f"{name} is of type {kind.__name__}: it is {value!r}.")
+        raise InvalidValueError(
+            f"{name} is of type {getattr(kind, '__name__', kind)}: it is {value!r}."
+        )
+
+
+def _require_hashable(name: str, value: Any) -> None:
+    try:
+        hash(value)
+    except TypeError:
+        raise InvalidValueError(f"{name} is hashable, as keys are: it is {value!r}.") from None
+
+
+def _require_addressable(tensor: TensorDescriptor) -> None:
+    """InvalidValueError for a tensor that no array can be: offsets are numbers of 64 bits."""
+    elements = prod(extent for extent in tensor.extents if extent)
+    needed = max(elements, span(tensor.extents, tensor.steps)) * item_size(tensor.dtype)
+    if needed > ADDRESSABLE_BYTES:
+        raise InvalidValueError(
+            f"A tensor has at most {ADDRESSABLE_BYTES} bytes: {tensor} has {needed}."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +170,8 @@ class Operand:
     operator: Operator = Operator.IDENTITY
 
     def __post_init__(self) -> None:
-        _require_kind("The tensor of an operand", self.tensor, TensorDescriptor)
-        _require_kind("The operator of an operand", self.operator, Operator)
+        require_kind("The tensor of an operand", self.tensor, TensorDescriptor)
+        require_kind("The operator of an operand", self.operator, Operator)
         try:
             object.__setattr__(self, "modes", tuple(self.modes))
             hash(self.modes)
@@ -178,6 +210,7 @@ class Contraction:
     rule: Rule = field(init=False, compare=False)  # follows from the others
 
     def __post_init__(self) -> None:
+        _freeze(self, "same")
         if not self.inputs:
             raise InvalidValueError("A contraction needs at least one operand.")
         _check_same(self.same, self.inputs)
@@ -191,6 +224,7 @@ def _check_same(same: tuple[int, ...], inputs: tuple[Operand, ...]) -> None:
             f"same has one number for each input: {len(inputs)} inputs, {len(same)} numbers."
         )
     for at, first in enumerate(same):
+        require_kind("The number of an input", first, int)
         if not 0 <= first <= at or inputs[first].tensor != inputs[at].tensor:
             raise InvalidValueError(
                 f"An input is the same as an earlier one of its layout and type: input {at} is "
@@ -216,9 +250,10 @@ class Reduction:
     rule: Rule = field(init=False, compare=False)  # follows from the others
 
     def __post_init__(self) -> None:
+        _freeze(self)
         if len(self.inputs) != 1:
             raise InvalidValueError(f"A reduction has one operand: it got {len(self.inputs)}.")
-        _require_kind("The operator of a reduction", self.operator, BinaryOperator)
+        require_kind("The operator of a reduction", self.operator, BinaryOperator)
         _number_modes(self, "addend")
         _require_distinct(self.output)
         _find_rule(self, Family.REDUCTION, self.addend)
@@ -266,6 +301,9 @@ class ElementwiseOperation:
     rule: Rule = field(init=False, compare=False)  # follows from the others
 
     def __post_init__(self) -> None:
+        _freeze(self, "operators")
+        if self.padding is not None:
+            require_kind("padding", self.padding, Padding)
         if not 1 <= len(self.inputs) <= 3:
             raise InvalidValueError(
                 f"An elementwise operation has one to three operands: it got {len(self.inputs)}."
@@ -276,7 +314,7 @@ class ElementwiseOperation:
                 f"{len(self.operators)} operators."
             )
         for operator in self.operators:
-            _require_kind("The operator between operands", operator, BinaryOperator)
+            require_kind("The operator between operands", operator, BinaryOperator)
         _number_modes(self)
         _check_elementwise(self)
         family = Family.ELEMENTWISE if self.operators else Family.PERMUTATION
@@ -292,12 +330,23 @@ class ElementwiseOperation:
 OperationDescriptor = Contraction | Reduction | ElementwiseOperation
 
 
+def _freeze(operation: OperationDescriptor, *more: str) -> None:
+    """Sequences among the fields become tuples; InvalidValueError for what is none."""
+    for name in ("inputs", "labels", *more):
+        value = getattr(operation, name)
+        require_kind(name, value, tuple | list)
+        object.__setattr__(operation, name, tuple(value))
+    for text in (*operation.labels, operation.dtype):
+        require_kind("A label, or a data type,", text, str)
+
+
 def _number_modes(operation: OperationDescriptor, *more: str) -> None:
     """Replace labels by their numbers in order of appearance, unless that has been done."""
     operands = [*operation.inputs, operation.output]
     operands += [operation.addend] if operation.addend is not None else []
     for operand in operands:
-        _require_kind("An operand", operand, Operand)
+        require_kind("An operand", operand, Operand)
+        _require_addressable(operand.tensor)
     if operation.labels:
         for mode in (mode for operand in operands for mode in operand.modes):
             if not isinstance(mode, int) or not 0 <= mode < len(operation.labels):
@@ -328,7 +377,7 @@ def _find_rule(
 ) -> None:
     """Set the rule, and refuse types that no row of the tables has."""
     if operation.compute is not None:
-        _require_kind("The compute type", operation.compute, ComputeType)
+        require_kind("The compute type", operation.compute, ComputeType)
     tensor = operation.output.tensor
     if overlaps(tensor.extents, tensor.steps):
         raise InvalidValueError(f"An output must not overlap itself: it is {tensor}.")
@@ -465,21 +514,23 @@ class PlanPreference:
     memory_limit: int | None = None
 
     def __post_init__(self) -> None:
-        _require_kind("algo", self.algo, Algo)
-        _require_kind("jit_mode", self.jit_mode, JitMode)
-        _require_kind("autotune", self.autotune, AutotuneMode)
-        _require_kind("cache_mode", self.cache_mode, CacheMode)
-        if not isinstance(self.incremental_count, int) or self.incremental_count < 1:
+        require_kind("algo", self.algo, Algo)
+        require_kind("jit_mode", self.jit_mode, JitMode)
+        require_kind("autotune", self.autotune, AutotuneMode)
+        require_kind("cache_mode", self.cache_mode, CacheMode)
+        if not is_integer(self.incremental_count) or self.incremental_count < 1:
             raise InvalidValueError(
                 f"incremental_count is an integer of 1 or more: it is {self.incremental_count!r}."
             )
+        object.__setattr__(self, "path", frozen(self.path))
+        _require_hashable("path", self.path)
         for name in ("workspace_limit", "memory_limit"):
             value = getattr(self, name)
             if isinstance(value, str):
                 object.__setattr__(self, name, memory_bytes(name, value, _not_known))
         for name in ("kernel_rank", "workspace_limit", "memory_limit"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 0):
+            if value is not None and (not is_integer(value) or value < 0):
                 raise InvalidValueError(f"{name} is an integer of 0 or more: it is {value!r}.")
 
     @property

@@ -154,15 +154,15 @@ def run_batch(batch: Batch, *operands: Array) -> Array:
     odd address is copied.
     """
     handle = handle_for(None, operands)
-    with handle.arrays.on(None), reporting(False), blas_threads().single():
-        arrays = handle.arrays
+    arrays = handle.arrays
+    with arrays.on(None), reporting(False):
         inputs = [x if arrays.is_aligned(x) else arrays.native_copy(x) for x in operands]
         operation = _of_arrays(batch.operation, arrays, inputs)
         extents = _extents(operation.inputs, operation.labels)
         chunks = (Chunked(m, extents[m], min(size, extents[m])) for m, size in batch.sizes)
         plan = in_slices(handle, operation, batch.preference, tuple(chunks))
         result = plan.new_output()
-        plan(inputs, result, None, (batch.alpha, 0, 0))
+        blas_threads().alone(lambda: plan(inputs, result, None, (batch.alpha, 0, 0)))
     return result
 
 
@@ -246,9 +246,9 @@ class DistributedPlan(Loaded):
         """The results of all batches in order; those not yet started end with the iteration."""
         tasks = _Tasks(self, inputs, alpha)
         chunks = self.sums.chunks
-        todo = regions(chunks)
-        waiting = deque(map(tasks.submitted, islice(todo, 2 * self.workers.count())))
+        todo, waiting = regions(chunks), deque[Future]()
         try:
+            waiting.extend(map(tasks.submitted, islice(todo, 2 * self.workers.count())))
             for region in regions(chunks):
                 yield [tasks.result(region, waiting.popleft())]
                 waiting.extend(map(tasks.submitted, islice(todo, 1)))
@@ -270,7 +270,12 @@ class _Tasks:
 
     def submitted(self, region: Region) -> Future:
         operands = [self._part(at, region) for at in range(len(self._inputs))]
-        return self._plan.workers.submit(run_batch, self._batch, *operands)
+        try:
+            return self._plan.workers.submit(run_batch, self._batch, *operands)
+        except Exception as error:  # it is closed, or its workers have ended
+            raise ExecutionError(
+                f"The executor takes no batch: {type(error).__name__}: {error}"
+            ) from error
 
     def result(self, region: Region, future: Future) -> Array:
         """What the batch returned; once more if its operands were lost with a worker."""

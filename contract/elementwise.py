@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from contract.call_text import said
 from contract.compute import ComputeType
 from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.evaluation import (
     beta_of,
-    frozen,
     handle_for,
     written_arguments,
 )
@@ -18,6 +18,7 @@ from contract.handle import Handle
 from contract.interop import evaluate
 from contract.logging import LOGGER, UNWATCHED
 from contract.operators import BinaryOperator, Operator, binary
+from contract.order import frozen
 from contract.request import Combination, Options, Reducing, Written
 from contract.run.arrays import Array
 from contract.run.libraries import numpy_type
@@ -50,7 +51,7 @@ def permute(
     Source: cuTENSOR's permutation and its padding attributes.
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
-    with LOGGER.call("permute", locals()) if LOGGER.active else UNWATCHED:
+    with LOGGER.call("permute", said(permute, locals())) if LOGGER.active else UNWATCHED:
         written, arrays = _asked(expression, operands, 1)
         form = Combination((), None if padding is None else _pairs(padding), padding_value)
         options = Options(
@@ -91,7 +92,7 @@ def reduce(
     Source: cuTENSOR's reduction.
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
-    with LOGGER.call("reduce", locals()) if LOGGER.active else UNWATCHED:
+    with LOGGER.call("reduce", said(reduce, locals())) if LOGGER.active else UNWATCHED:
         written, arrays = _asked(expression, operands, 1)
         form = Reducing(binary(op))
         options = Options(
@@ -126,7 +127,11 @@ def elementwise_binary(
     Source: cuTENSOR's elementwise binary operation.
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
-    with LOGGER.call("elementwise_binary", locals()) if LOGGER.active else UNWATCHED:
+    with (
+        LOGGER.call("elementwise_binary", said(elementwise_binary, locals()))
+        if LOGGER.active
+        else UNWATCHED
+    ):
         written, arrays = _asked(expression, operands, 2)
         options = Options(
             order,
@@ -166,7 +171,11 @@ def elementwise_trinary(
     Source: cuTENSOR's elementwise trinary operation.
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
-    with LOGGER.call("elementwise_trinary", locals()) if LOGGER.active else UNWATCHED:
+    with (
+        LOGGER.call("elementwise_trinary", said(elementwise_trinary, locals()))
+        if LOGGER.active
+        else UNWATCHED
+    ):
         written, arrays = _asked(expression, operands, 3)
         options = Options(
             order,

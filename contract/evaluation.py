@@ -29,7 +29,6 @@ __all__ = [
     "bound_call",
     "cuts_of",
     "evaluate",
-    "frozen",
     "handle_for",
     "interleaved_arguments",
     "require_kind",
@@ -107,7 +106,10 @@ def _bound(
     """The call for plain arrays, whose layouts in a row are ``flat``."""
     unread = addend is not None and scalars[1] == 0
     layout = handle.arrays.layout
-    others = tuple(None if x is None else layout(x) for x in (target, addend))
+    others = (
+        None if target is None else layout(target),
+        None if addend is None else layout(addend),
+    )
     key: Hashable = (written, options, *flat, *others, unread)
     if others == (None, None) and _is_plain(options):
         head = (written, options.order, options.compute_type, options.optimize)
@@ -115,10 +117,10 @@ def _bound(
     call = handle.plans.find(key)
     if call is None:
         layouts = [layout(x) for x in arrays]
-        call = call_for(handle, written, layouts, options, *others)
+        call = call_for(handle, written, layouts, options, others[0], others[1], runs=True)
         if unread:
             options = _without_operator_of_c(options, len(layouts))
-            call = call_for(handle, written, layouts, options, others[0])
+            call = call_for(handle, written, layouts, options, others[0], runs=True)
         handle.plans.remember(call.loaded, key, call)
     return BoundCall(call, arrays, target, None if unread else addend, scalars)
 
@@ -141,8 +143,8 @@ def written_arguments(
     expression: Any, operands: tuple[Any, ...]
 ) -> tuple[Written, tuple[Any, ...]]:
     """What was written, and the arrays, in either form."""
-    if type(expression) is str:
-        return expression, operands
+    if isinstance(expression, str):
+        return str.__str__(expression), operands  # the text alone of numpy.str_, as keys have it
     return interleaved_arguments((expression, *operands))
 
 
@@ -200,11 +202,6 @@ def require_kind(kind: Arrays, operands: Sequence[Any], out: Any = None, c: Any 
     given = [(f"operand {at}", x) for at, x in enumerate(operands)]
     given += [(name, x) for name, x in (("out", out), ("c", c)) if x is not None]
     require_one_kind(kind, given)
-
-
-def frozen(value: Any) -> Any:
-    """Lists as tuples, so that an option can be part of a key."""
-    return tuple(frozen(each) for each in value) if isinstance(value, list | tuple) else value
 
 
 def cuts_of(slices: Any) -> Cuts | None:

@@ -224,7 +224,7 @@ def parse_layout(name: str) -> tuple[str, int]:
 
     "NHWC" -> ("NHWC", 0); "NC/32HW32" -> ("NCHW", 32): channels in groups of 32, innermost.
     """
-    if name in NAMED_LAYOUTS:
+    if isinstance(name, str) and name in NAMED_LAYOUTS:
         return name, 0
     found = re.fullmatch(r"NC/([1-9][0-9]*)(D?HW)([1-9][0-9]*)", str(name))
     if found is None or found[1] != found[3]:

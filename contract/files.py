@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any, Literal
 
 import ml_dtypes
@@ -31,6 +32,8 @@ MAP_ABOVE = 16 << 20  # bytes; smaller files are read whole, so that they may ch
 NUMERIC_KINDS = frozenset("biufc")
 BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 RAW_BFLOAT16 = np.dtype("V2")  # what numpy.save makes of bfloat16
+# What NumPy and zipfile raise on damaged bytes: NumPy reads a header as a literal of Python.
+HEADER_DAMAGE = (SyntaxError, TokenError, TypeError, KeyError, AttributeError, MemoryError)
 DAMAGE = (ValueError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, OverflowError)
 
 
@@ -138,7 +141,10 @@ def _header(source: ArrayFile, stream: IO[bytes]) -> _Header:
     }
     if version not in readers:  # 3.0 differs by field names beyond latin1 only
         raise InvalidValueError(f"{source}: the .npy format {version} has no plain numbers.")
-    shape, column_major, dtype = readers[version](stream)
+    try:
+        shape, column_major, dtype = readers[version](stream)
+    except HEADER_DAMAGE as error:
+        raise ValueError(f"its header is not one of .npy: {error}") from error
     return _Header(shape, column_major, dtype, stream.tell())
 
 

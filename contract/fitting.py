@@ -18,7 +18,7 @@ from contract.errors import InsufficientWorkspaceError, InvalidValueError
 from contract.handle import Handle
 from contract.planner import make_plan
 from contract.run.binding import aligned
-from contract.run.executor import Loaded
+from contract.run.executor import Loaded, footprint
 from contract.run.sliced import Piece, SlicedPlan, Sums
 from contract.slicing import (
     Chunked,
@@ -178,8 +178,7 @@ def _bytes_of_best(
     apart = packed_result(operation, chunks) if _apart_bytes(operation, chunks) else None
     full = slice_of(operation, sizes, sizes, apart, further=False)
     plan = make_plan(full, _unlimited(preference), handle.executor.machine)
-    with handle.arrays.on(None):
-        needed = handle.executor.footprint(plan).total
+    needed = footprint(handle.executor, plan).total
     return needed + _apart_bytes(operation, chunks) + ALIGNMENT
 
 

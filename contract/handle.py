@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from contract.cache import PlanCache
+from contract.call_text import said
 from contract.config import Settings
 from contract.descriptors import (
     Contraction,
@@ -19,11 +20,10 @@ from contract.descriptors import (
     PlanPreference,
     Reduction,
     WorkspacePreference,
+    is_integer,
+    require_kind,
 )
-from contract.errors import (
-    InvalidValueError,
-    NotSupportedError,
-)
+from contract.errors import InvalidValueError, NotSupportedError
 from contract.kept_plans import KeptPlans
 from contract.logging import LOGGER, UNWATCHED
 from contract.nvtx import nvtx_ranges
@@ -57,6 +57,8 @@ class Handle:
         cache_lines: int = 64,
         preference: PlanPreference | None = None,
     ) -> None:
+        if preference is not None:
+            require_kind("preference", preference, PlanPreference)
         self.settings = Settings.from_environment()
         LOGGER.apply(self.settings.logging, nvtx_ranges)
         self.executor: Executor
@@ -87,9 +89,9 @@ class Handle:
         InsufficientWorkspaceError if every candidate needs more than ``workspace_limit`` or
         ``memory_limit``, NotSupportedError if the preferred algorithm or rank does not exist.
         """
-        with LOGGER.call("Handle.plan", locals()) if LOGGER.active else UNWATCHED:
-            chosen = self.preference if preference is None else preference
-            return self._planning.plan(operation, chosen)
+        asked = said(Handle.plan, locals()) if LOGGER.active else {}
+        with LOGGER.call("Handle.plan", asked) if LOGGER.active else UNWATCHED:
+            return self._planning.plan(*self._asked(operation, preference))
 
     def candidates(
         self, operation: OperationDescriptor, preference: PlanPreference
@@ -98,7 +100,7 @@ class Handle:
 
         Those that need more than the limits allow are left out.
         """
-        return self._planning.candidates(operation, preference)
+        return self._planning.candidates(*self._asked(operation, preference))
 
     def estimate_workspace(
         self,
@@ -107,10 +109,19 @@ class Handle:
         kind: WorkspacePreference = WorkspacePreference.DEFAULT,
     ) -> int:
         """Bytes of workspace: of the chosen plan, or of the candidate with least or most."""
-        asked = locals()
+        asked = said(Handle.estimate_workspace, locals()) if LOGGER.active else {}
         with LOGGER.call("Handle.estimate_workspace", asked) if LOGGER.active else UNWATCHED:
-            chosen = self.preference if preference is None else preference
-            return self._planning.workspace(operation, chosen, kind)
+            require_kind("kind", kind, WorkspacePreference)
+            return self._planning.workspace(*self._asked(operation, preference), kind)
+
+    def _asked(
+        self, operation: OperationDescriptor, preference: PlanPreference | None
+    ) -> tuple[OperationDescriptor, PlanPreference]:
+        """The operation, and how to plan it: as the caller prefers, or the handle."""
+        require_kind("An operation", operation, OperationDescriptor)
+        chosen = self.preference if preference is None else preference
+        require_kind("preference", chosen, PlanPreference)
+        return operation, chosen
 
     # --- plans on disk ----------------------------------------------------------------------
 
@@ -122,7 +133,7 @@ class Handle:
         CacheFileError for what the system refuses.
         """
         plans = [(preference, loaded) for (_, preference), loaded in self.plans.items()]
-        return self._kept.write(Path(path), plans)
+        return self._kept.write(_path(path), plans)
 
     def read_plans(self, path: str | PathLike[str]) -> int:
         """Take plans from a file when they are asked for; the number of those it has.
@@ -130,7 +141,7 @@ class Handle:
         CacheFileError says why a file is refused: it was made by another version or for another
         device, or it is damaged; nothing is taken from it then.
         """
-        return self._kept.read(Path(path))
+        return self._kept.read(_path(path))
 
     # --- execution, with cuTENSOR's order of arguments ----------------------------------------
 
@@ -308,10 +319,10 @@ class Handle:
 
 def _host_executor(settings: Settings, kernels: str | None, threads: int | None) -> HostExecutor:
     family = settings.kernels if kernels is None else kernels
-    if family not in ("auto", "numba", "numpy"):
+    if not isinstance(family, str) or family not in ("auto", "numba", "numpy"):
         raise InvalidValueError(f"kernels is 'auto', 'numba' or 'numpy': it is {family!r}.")
     threads = settings.threads if threads is None else threads
-    if not isinstance(threads, int) or threads < 0:
+    if not is_integer(threads) or threads < 0:
         raise InvalidValueError(f"threads is an integer of 0 or more: it is {threads!r}.")
     return HostExecutor(family, threads, settings.calibration_directory, settings.check)
 
@@ -340,6 +351,12 @@ def _open(cupy: Any, number: int, settings: Settings) -> Executor:
     return DeviceExecutor(
         cupy, number, hopper=settings.hopper, tf32=settings.tf32, check=settings.check
     )
+
+
+def _path(path: Any) -> Path:
+    if not isinstance(path, str | PathLike):
+        raise InvalidValueError(f"path is the name of a file: it is {path!r}.")
+    return Path(path)
 
 
 def _device_number(device: Any) -> int:

@@ -59,13 +59,12 @@ class KeptPlans:
 
     def write(self, path: Path, plans: Iterable[tuple[PlanPreference, Loaded]]) -> int:
         """Write those plans that are settled, whole and storable to a file; their number."""
-        records = [
+        settled = [
             Record(preference, loaded.plan, loaded.measured)
             for preference, loaded in plans
-            if loaded.settled
-            and loaded.plans == (loaded.plan,)
-            and is_storable(preference, PlanPreference)
+            if loaded.settled and loaded.plans == (loaded.plan,)
         ]
+        records = [each for each in settled if is_storable(each, Record)]
         write_plans(path, records, self._executor.identity)
         return len(records)
 

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from contract.call_text import call_text
 from contract.config import LogSettings
 from contract.errors import InvalidValueError, NotSupportedError
+from contract.forks import reentrant_lock
 
 __all__ = [
     "LOGGER",
@@ -92,13 +93,7 @@ class _Lines:
         self._path = ""
         self._descriptor: int | None = None  # None: standard output
         self._known: set[str] = set()
-        self._unlock()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._unlock)
-
-    def _unlock(self) -> None:
-        """A lock that no thread holds: after a fork the one that did may be elsewhere."""
-        self._lock = threading.Lock()
+        self._lock = reentrant_lock()
 
     def __call__(self, level: Level, function: str, message: str) -> None:
         now, process = strftime("%Y-%m-%d %H:%M:%S"), str(os.getpid())

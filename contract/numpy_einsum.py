@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from contract.call_text import said
 from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.evaluation import arrays_of, handle_for, interleaved_arguments
 from contract.expression import Expression, mode_extents
@@ -17,7 +18,7 @@ from contract.handle import Handle
 from contract.interop import evaluate
 from contract.layout import overlaps
 from contract.logging import LOGGER, UNWATCHED
-from contract.order import contraction_path, is_path_name
+from contract.order import contraction_path, frozen, is_path_name
 from contract.request import Options, Written, call_for, common_type, repeated, resolve_notation
 from contract.run.arrays import Array, Arrays, Layout, is_array
 from contract.run.call import Call
@@ -50,7 +51,7 @@ def einsum(
     Raises ValueError for notation and shapes, TypeError for types and casts, as NumPy does.
     Source: numpy.einsum, cupy.einsum.
     """
-    is_text = bool(operands) and type(operands[0]) is str
+    is_text = bool(operands) and isinstance(operands[0], str)
     handle = handle_for(None, operands[1:] if is_text else operands)
     is_plain = is_text and out is None and dtype is None and stream is None
     if is_plain and not LOGGER.active:
@@ -65,7 +66,7 @@ def einsum(
             if call is not None:
                 result = call.fresh(given, 1)
                 return result if result.ndim else result[()]
-    with LOGGER.call("einsum", locals()) if LOGGER.active else UNWATCHED:
+    with LOGGER.call("einsum", said(einsum, locals())) if LOGGER.active else UNWATCHED:
         if library_among(operands) is not None:
             asked = optimize, dtype, order, casting
             return _einsum_of_library(handle, operands, out, *asked, stream)
@@ -88,7 +89,7 @@ def _einsum_of_library(
     _require_distinct_output(resolve_notation(written, [np.shape(x) for x in given]))
     options = Options(
         order=_order(order),
-        optimize=_frozen(_path(optimize, len(given))),
+        optimize=frozen(_path(optimize, len(given))),
         dtype=None if dtype is None else np.dtype(numpy_type(dtype)),
         casting=_casting("same_kind" if casting is None else casting),
     )
@@ -140,8 +141,8 @@ def _einsum(
     if out is not None:
         kind.copy_into(kind.as_array(out), result)
         return out
-    if wanted is None and type(operands[0]) is str:
-        head = (operands[0], "numpy", order, casting, _frozen(optimize), options.same)
+    if wanted is None and isinstance(operands[0], str):
+        head = (operands[0], "numpy", order, casting, frozen(optimize), options.same)
         handle.plans.remember(call.loaded, (*head, *kind.flat(layouts)), call)
     return result if result.ndim else result[()]
 
@@ -157,7 +158,7 @@ def _call(
     key = (written, options, *layouts, out)
     call = handle.plans.find(key)
     if call is None:
-        call = call_for(handle, written, layouts, options, out)
+        call = call_for(handle, written, layouts, options, out, runs=True)
         handle.plans.remember(call.loaded, key, call)
     return call
 
@@ -169,7 +170,7 @@ def einsum_path(*operands: Any, optimize: Any = "greedy") -> tuple[list[Any], st
     appended, as in numpy.einsum_path; the list can be given back as ``optimize``.
     """
     handle = handle_for(None, operands)
-    with LOGGER.call("einsum_path", locals()) if LOGGER.active else UNWATCHED:
+    with LOGGER.call("einsum_path", said(einsum_path, locals())) if LOGGER.active else UNWATCHED:
         written, given = _arguments(operands)
         arrays = arrays_of(handle.arrays, given)
         path = _path(optimize, len(arrays), unordered=False)
@@ -199,7 +200,7 @@ def _arguments(operands: Sequence[Any]) -> tuple[Written, Sequence[Any]]:
         )
     first = operands[0]
     if isinstance(first, str | bytes):
-        text = first.decode() if isinstance(first, bytes) else str(first)
+        text = first.decode() if isinstance(first, bytes) else str.__str__(first)
         if any(character.isspace() and character != " " for character in text):
             raise InvalidValueError(f"einsum takes spaces and no other white space: {text!r}.")
         return text, operands[1:]
@@ -241,12 +242,6 @@ def _path(optimize: Any, count: int, unordered: bool = True) -> Any:
     if len(optimize) == 2 and isinstance(optimize[0], str):
         return _path(optimize[0], count)  # the limit bounds an intermediate NumPy would make
     raise UnsupportedTypeError(f"Did not understand the path: {optimize!r}.")
-
-
-def _frozen(optimize: Any) -> Any:
-    if isinstance(optimize, list | tuple):
-        return tuple(_frozen(each) for each in optimize)
-    return optimize
 
 
 def _order(order: Any) -> str:

@@ -56,6 +56,10 @@ def _pair(axes: Any, rank: int) -> tuple[Any, Any]:
     try:
         count = index(axes)
     except TypeError:
+        if not isinstance(axes, Sequence | np.ndarray) or len(axes) != 2:
+            raise InvalidValueError(
+                f"axes is a number of axes, or a pair of axes: it is {axes!r}."
+            ) from None
         first, second = axes
         return first, second
     return range(rank - count, rank), range(count)

@@ -10,10 +10,11 @@ from typing import Any
 
 from contract.errors import InvalidValueError
 
-__all__ = ["Pair", "Path", "contraction_path", "is_path_name", "is_slight", "pairs_of"]
+__all__ = ["Pair", "Path", "contraction_path", "frozen", "is_path_name", "is_slight", "pairs_of"]
 
 CALL_WORK = 1 << 12  # multiply-adds that take as long as calling a step: some microseconds
 TRIED_AT_ONCE = 4  # operands; "auto" tries all orders of so many in less time than greedily one
+MOST_BITS = 256  # of the elements of a result: what they cost is a number that floats have
 MOST_SEARCHED = 14  # operands; of more "auto" is the greedy path
 
 Modes = frozenset[int]
@@ -35,8 +36,18 @@ class Pair:
 def pairs_of(
     inputs: Sequence[Modes], output: Modes, extents: Sequence[int], path: Hashable | Any
 ) -> tuple[Pair, ...]:
-    """N-1 pairs that contract ``inputs`` to ``output``; ``path`` as opt_einsum's ``optimize``."""
-    return _pairs(inputs, output, contraction_path(inputs, output, extents, path))
+    """N-1 pairs that contract ``inputs`` to ``output``; ``path`` as opt_einsum's ``optimize``.
+
+    InvalidValueError for a path with a result that no slices make small enough.
+    """
+    pairs = _pairs(inputs, output, contraction_path(inputs, output, extents, path))
+    bits = max((prod([extents[x] for x in pair.modes]).bit_length() for pair in pairs), default=0)
+    if bits > MOST_BITS:
+        raise InvalidValueError(
+            f"A result on the path has fewer than 2^{MOST_BITS} elements: one has 2^{bits - 1} "
+            "or more."
+        )
+    return pairs
 
 
 def _pairs(inputs: Sequence[Modes], output: Modes, path: Path) -> tuple[Pair, ...]:
@@ -96,6 +107,11 @@ def contraction_path(
     if isinstance(path, str):
         return _named(path, inputs, output, extents)
     return _by_function(path, inputs, output, extents)
+
+
+def frozen(value: Any) -> Any:
+    """Lists as tuples, so that a path, or another option, can be part of a key."""
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def is_path_name(name: str) -> bool:

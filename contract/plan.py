@@ -13,7 +13,7 @@ from contract.compute import ComputeType, is_complex
 from contract.descriptors import Algo, JitMode, OperationDescriptor, Padding, TensorDescriptor
 from contract.kernels.gett_tiles import Share
 from contract.operators import BinaryOperator, Operator
-from contract.text import Row, aligned, count, seconds
+from contract.text import Row, aligned, count, ratio, seconds
 
 __all__ = [
     "Candidate",
@@ -445,7 +445,7 @@ def _totals(plan: Plan) -> Iterator[str]:
     largest = plan.largest_intermediate
     yield (
         f"naive {count(plan.naive_flops)}FLOP, optimised {count(plan.flops)}FLOP "
-        f"({plan.naive_flops / max(plan.flops, 1):.3g}x), {count(plan.moved_bytes)}B moved"
+        f"({ratio(plan.naive_flops, max(plan.flops, 1))}x), {count(plan.moved_bytes)}B moved"
     )
     yield (
         f"largest intermediate {count(largest)}elements, workspace {count(plan.workspace)}B, "

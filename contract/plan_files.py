@@ -9,7 +9,6 @@ library touch memory outside its arrays, whoever wrote the file.
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -34,8 +33,9 @@ from contract.cache_files import (
 from contract.codec import decoded, encoded
 from contract.descriptors import OperationDescriptor, PlanPreference
 from contract.errors import CacheFileError, InvalidValueError
+from contract.forks import reentrant_lock
 from contract.plan import Plan
-from contract.replacing import replacing
+from contract.replacing import UNFINISHED, replacing
 from contract.verification import verify
 from contract.version import VERSION
 
@@ -121,7 +121,7 @@ def store_path(directory: Path, identity: Identity) -> Path:
 
 def plan_files_in(directory: Path) -> list[Path]:
     """Every file that ``store_path`` may have named, and what is left of interrupted writing."""
-    return sorted((*directory.glob("plans-*.json"), *directory.glob(".contract-*.tmp")))
+    return sorted((*directory.glob("plans-*.json"), *directory.glob(UNFINISHED)))
 
 
 class PlanStore:
@@ -137,7 +137,7 @@ class PlanStore:
         self.refused: str | None = None
         self.found = 0
         self.missed = 0
-        self._lock = threading.Lock()
+        self._lock = reentrant_lock()
         self._read: Texts | None = None
         self._added: Texts = {}
 
@@ -291,8 +291,8 @@ def _read(path: Path, identity: Identity) -> Texts:
         if theirs != ours:
             raise CacheFileError(f"{path}: plans of another {what}: {theirs}, this is {ours}.")
     records = document["records"]
-    if type(records) is not dict or not all(type(each) is str for each in records.values()):
-        raise CacheFileError(f"{path}: damaged: records are texts by their digests.")
+    if type(records) is not dict or not all(_is_ascii(x) for pair in records.items() for x in pair):
+        raise CacheFileError(f"{path}: damaged: records are texts of ASCII by their digests.")
     own = _checksum(records)
     if own != document["checksum"]:
         raise CacheFileError(
@@ -300,6 +300,10 @@ def _read(path: Path, identity: Identity) -> Texts:
             f"{document['checksum']!r:.80}."
         )
     return records
+
+
+def _is_ascii(value: Any) -> bool:
+    return type(value) is str and value.isascii()
 
 
 def _document(path: Path) -> dict[str, Any]:

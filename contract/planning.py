@@ -22,8 +22,9 @@ from contract.logging import LOGGER, Level
 from contract.plan import Plan
 from contract.planner import ranked_plans
 from contract.run.arrays import Arrays
-from contract.run.executor import Executor, Footprint, Loaded
+from contract.run.executor import Executor, Footprint, Loaded, footprint
 from contract.run.tuned import TunedPlan, measured_fastest
+from contract.sizes import ADDRESSABLE_BYTES
 
 __all__ = ["Planning"]
 
@@ -64,7 +65,7 @@ class Planning:
                 found = True
                 yield self._load(plan)
             else:
-                lacking.append(self.footprint(plan))
+                lacking.append(footprint(self._executor, plan))
         if not found:
             raise _insufficient(lacking, preference)
 
@@ -76,14 +77,9 @@ class Planning:
             return self.plan(operation, preference).required_workspace
         if kind is WorkspacePreference.MAX:
             plans = self._by_rank(operation, preference)
-            return max(self.footprint(plan).workspace for plan in plans)
+            return max(footprint(self._executor, plan).workspace for plan in plans)
         plans = self._by_rank(operation, replace(preference, workspace_limit=0))
-        return min(self.footprint(plan).workspace for plan in plans)
-
-    def footprint(self, plan: Plan) -> Footprint:
-        """The bytes that a plan would take."""
-        with self._arrays.on(None):
-            return self._executor.footprint(plan)
+        return min(footprint(self._executor, plan).workspace for plan in plans)
 
     # --- which candidate --------------------------------------------------------------------
 
@@ -161,9 +157,9 @@ class Planning:
 
     def _is_within_limits(self, plan: Plan, preference: PlanPreference) -> bool:
         if preference.temporary_limit is None:
-            return True
+            return plan.workspace <= ADDRESSABLE_BYTES
         limits = preference.workspace_limit, preference.memory_limit
-        needed = self.footprint(plan)
+        needed = footprint(self._executor, plan)
         return all(limit is None or n <= limit for n, limit in zip(needed, limits, strict=True))
 
 
@@ -176,6 +172,12 @@ def _insufficient(
     if limit is not None and least > limit:
         return InsufficientWorkspaceError(
             f"The operation needs {least} bytes of workspace, workspace_limit is {limit} bytes.",
+            least,
+        )
+    if least > ADDRESSABLE_BYTES:
+        return InsufficientWorkspaceError(
+            f"The operation needs {least} bytes of workspace, addresses count "
+            f"{ADDRESSABLE_BYTES} bytes.",
             least,
         )
     least = min(needed.total for needed in lacking)

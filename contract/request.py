@@ -31,9 +31,23 @@ from contract.fitting import Cuts, fitting_plan
 from contract.handle import Handle
 from contract.layout import overlaps, packed_strides
 from contract.operators import BinaryOperator, Operator, unary
-from contract.run.arrays import Arrays, Layout, is_describable, require_host_scalar, type_name
-from contract.run.call import Call, check_output_type, describe, fixed_bytes, scalar_in
-from contract.sizes import memory_amount, memory_bytes
+from contract.run.arrays import (
+    Arrays,
+    Layout,
+    is_describable,
+    require_free,
+    require_host_scalar,
+    type_name,
+)
+from contract.run.call import (
+    Call,
+    check_output_type,
+    describe,
+    fixed_bytes,
+    scalar_in,
+    usable,
+)
+from contract.sizes import ADDRESSABLE_BYTES, memory_amount, memory_bytes
 
 __all__ = [
     "Combination",
@@ -107,7 +121,7 @@ class Options:
 
     def __post_init__(self) -> None:
         self._check_types()
-        if self.order not in ("F", "C", "K", "A"):
+        if not isinstance(self.order, str) or self.order not in ("F", "C", "K", "A"):
             raise InvalidValueError(f"order is one of 'F', 'C', 'K', 'A': it is {self.order!r}.")
         try:
             hash(self.optimize)
@@ -154,15 +168,28 @@ def call_for(
     options: Options,
     out: Layout | None = None,
     addend: Layout | None = None,
+    runs: bool = False,
 ) -> Call:
     """Plan and load the request; nothing is allocated for operands or results.
 
-    What needs more memory than there may be is planned in slices, where that can be done.
+    What needs more memory than there may be, or than there are addresses, is planned in slices
+    where that can be done. A call that ``runs`` at once is refused before it is planned where
+    memory lacks whatever the plan.
     """
     operation = operation_for(handle.arrays, written, layouts, options, out, addend)
     copied = tuple(at for at, layout in enumerate(layouts) if not is_describable(layout))
+    if runs:
+        fixed = fixed_bytes(operation, copied, out, addend)
+        require_free(handle.arrays, fixed, "its result and copies of operands")
     limit = memory_bytes("memory_limit", options.memory_limit, handle.arrays.available_bytes)
-    return _call_within(handle, operation, options, copied, out, addend, limit)
+    within = partial(_call_within, handle, operation, options, copied, out, addend)
+    try:
+        return within(limit)
+    except InsufficientWorkspaceError as error:
+        free = handle.arrays.available_bytes()
+        if free is None or (error.needed or 0) <= ADDRESSABLE_BYTES:
+            raise
+        return within(usable(free))
 
 
 def _call_within(

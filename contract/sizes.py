@@ -8,8 +8,9 @@ from typing import Any
 
 from contract.errors import InvalidValueError
 
-__all__ = ["Amount", "memory_amount", "memory_bytes"]
+__all__ = ["ADDRESSABLE_BYTES", "Amount", "memory_amount", "memory_bytes"]
 
+ADDRESSABLE_BYTES = (1 << 63) - 1  # that an address, or an offset of an array, can count
 Amount = int | str
 
 UNITS = {"": 1, "B": 1} | {
@@ -22,10 +23,10 @@ UNITS = {"": 1, "B": 1} | {
 
 def memory_amount(name: str, value: Any) -> Amount:
     """``value`` in bytes; a percentage as it is written. InvalidValueError for anything else."""
-    if isinstance(value, Integral) and int(value) >= 0:
+    if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 0:
         return int(value)
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *(%|[A-Za-z]*)", _text(value))
-    if match is None or match[2] not in {*UNITS, "%"}:
+    if match is None or not _is_amount(match[1], match[2]):
         raise InvalidValueError(
             f"{name} is a number of bytes, a size such as '1.5GiB' or a share such as '80%': "
             f"it is {value!r}."
@@ -44,6 +45,10 @@ def memory_bytes(name: str, value: Any, available: Callable[[], int | None]) -> 
             f"{name} is {amount!r}, and the system does not say how much memory is available."
         )
     return int(Decimal(amount.rstrip("% ")) / 100 * whole)
+
+
+def _is_amount(number: str, unit: str) -> bool:
+    return unit in UNITS or (unit == "%" and Decimal(number) <= 100)
 
 
 def _text(value: Any) -> str:

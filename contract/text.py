@@ -1,9 +1,11 @@
 """Numbers and tables as people read them."""
 
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 
-__all__ = ["Row", "aligned", "count", "numbers", "seconds"]
+__all__ = ["Row", "aligned", "count", "numbers", "ratio", "seconds"]
 
+MOST_FLOAT = 1e300
 Row = tuple[str, ...]
 
 
@@ -23,8 +25,18 @@ def count(value: float) -> str:
     for prefix in ("", "k", "M", "G", "T", "P"):
         if value < 1000:
             return f"{value:.3g} {prefix}"
-        value /= 1000
-    return f"{value:.3g} E"
+        value = value / 1000 if value < MOST_FLOAT else int(value) // 1000
+    return f"{_three_digits(value)} E"
+
+
+def ratio(one: int, two: int) -> str:
+    """How often ``two`` goes into ``one``, in three digits."""
+    return _three_digits(one / two if one < MOST_FLOAT else one // two)
+
+
+def _three_digits(value: float) -> str:
+    """Of an integer, too, that no float can hold: networks have so many operations."""
+    return f"{value:.3g}" if value < MOST_FLOAT else f"{Decimal(value):.3g}"
 
 
 def numbers(steps: range) -> str:

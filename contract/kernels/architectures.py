@@ -82,7 +82,7 @@ class Architecture:
 
 # Estimates, the same for every card: no such figure is published.
 LAUNCH = 3e-6  # seconds from one launch to the next
-STREAMED = 0.92  # of the DRAM's bandwidth, by a kernel that reads and writes whole lines
+STREAMED = 0.82  # of the DRAM's bandwidth, by a kernel that reads and writes whole lines
 PERMUTED = 0.80  # the same by a permutation, which reads lines in one order and writes in another
 
 # 8.0 reads 5120 bytes a clock from L2 (A100 white paper), 47 for each multiprocessor. The other

@@ -18,7 +18,8 @@ __device__ inline Place<Offset, 4, false> place(typename IndexOf<Offset>::type i
   return here;
 }
 
-// WIDTH elements of D are written at once, MAIN::APART rows of a tile from each other. Shared memory is static, or SHARED bytes given at the launch.
+// WIDTH elements of D are written at once, MAIN::APART rows of a tile from each other. Shared memory is static, or
+// SHARED bytes given at the launch.
 template <class Target, int RANK, class MAIN, class FC, int WIDTH, int SHARED>
 struct Gett {
   using Tile = typename MAIN::Tile;

@@ -57,11 +57,12 @@ def _timed(work: Workload, tile: Tile, gpu: Architecture) -> Iterator[tuple[floa
 class _Costs:
     """What a tile costs, in how many parts its sums may be made.
 
-    ``step`` and ``result`` are clocks of one block by itself, for one step of k and for D;
-    ``l2_bytes`` are those of all blocks.
+    ``step`` and ``result`` are clocks of one block by itself, for one step of k and for D of
+    ``rows`` rows; ``l2_bytes`` are those of all blocks.
     """
 
     resident: int
+    rows: int
     step: float
     result: float
     l2_bytes: float
@@ -70,6 +71,7 @@ class _Costs:
 def _costs(work: Workload, tile: Tile, gpu: Architecture) -> _Costs:
     return _Costs(
         max(1, resident(work, tile, gpu)),
+        tile.m,
         _step_clocks(work, tile, gpu),
         _result_clocks(work, tile, gpu),
         _l2_bytes(work, tile),
@@ -188,6 +190,6 @@ def _dram_bytes(costs: _Costs, work: Workload, made: Share, gpu: Architecture) -
     cached = CACHED * gpu.l2_bytes * tiles_l
     fits_a = work.a.bytes <= cached
     fits_b = work.b.bytes * min(1, wave_n / tiles_n) <= cached
-    moved = sum(access.bytes for access in _results(work))
+    moved = sum(access.written(costs.rows) for access in _results(work))
     moved += work.a.bytes * (1 if fits_a else ceil(tiles_n / wave_n))
     return moved + work.b.bytes * (1 if fits_b else ceil(tiles_m / wave_m))

@@ -49,18 +49,31 @@ class Access:
 
     Elements have ``size`` bytes; ``width`` of them go into one access at most, along k or along
     the tile. ``inflation[i]`` are the bytes of sectors moved for each byte used, where a block
-    takes 2^i indices in that direction. ``bytes`` are those of all sectors that hold elements.
+    takes 2^i indices in that direction, ``lines[i]`` those of lines that a tile of so many rows
+    writes in part. ``bytes`` are those of all sectors that hold elements.
     """
 
     size: int
     width: int
     along_k: bool
     inflation: tuple[float, ...]
+    lines: tuple[float, ...]
     bytes: int
 
     def moved(self, elements: int, side: int) -> float:
         """Bytes of the sectors of ``elements``, ``side`` of them in the direction of accesses."""
-        return elements * self.size * self.inflation[min(side, MOST_SIDE).bit_length() - 1]
+        return elements * self.size * self.inflation[_power(side)]
+
+    def written(self, side: int) -> float:
+        """Bytes of DRAM for all elements of a result, which tiles of ``side`` rows write.
+
+        Lines are written by several tiles where a tile has parts of them only.
+        """
+        return self.bytes * self.lines[_power(side)]
+
+
+def _power(side: int) -> int:
+    return min(side, MOST_SIDE).bit_length() - 1
 
 
 @dataclass(frozen=True, slots=True)

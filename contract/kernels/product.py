@@ -41,6 +41,9 @@ __all__ = [
 D, A, B, C = range(4)  # the order of strides in a loop
 VECTOR_BYTES = 16
 SECTOR_BYTES = 32  # what memory moves at least: shorter runs waste the rest
+LINE_BYTES = 128  # what DRAM writes at once
+IN_PARTS = 0.4  # of what is left of a line: what it costs to write whole sectors of it alone
+LEAST_COLUMNS = 16  # of a tile that is not for the smallest products
 WARP = 32
 MOST_CHUNK = 32  # indices; a loop without a divisor up to here is not cut
 NOTHING = Dimension(1, (0, 0, 0, 0))
@@ -205,15 +208,20 @@ def _nearest(loops: Iterable[Dimension], tensor: int) -> float:
 
 
 def _ordered(problem: Problem) -> Problem:
-    """Every tensor's nearest loops first; where two want to be, both are cut and interleaved."""
+    """Every tensor's nearest loops first; where two want to be, both are cut and interleaved.
+
+    Where D is larger than A its runs are as long as can be, those of A one access.
+    """
     a_first = _nearest(problem.m, A) <= _nearest(problem.k, A)
     b_first = _nearest(problem.n, B) <= _nearest(problem.k, B)
     rows = [(A, problem.a.size)] * a_first + [(D, problem.d.size)]
     columns = [(B, problem.b.size)] * b_first
     depth = [(A, problem.a.size)] * (not a_first) + [(B, problem.b.size)] * (not b_first)
+    extents = problem.extents
+    written = extents.n * problem.d.size >= extents.k * problem.a.size
     return replace(
         problem,
-        m=_led(problem.m, rows),
+        m=_led(problem.m, rows, written),
         n=_led(problem.n, columns),
         k=_led(by_stride(problem.k, A, B), depth),
     )
@@ -223,16 +231,19 @@ def by_stride(loops: Sequence[Dimension], *tensors: int) -> tuple[Dimension, ...
     return tuple(sorted(loops, key=lambda each: [abs(each.strides[t]) for t in tensors]))
 
 
-def _led(loops: tuple[Dimension, ...], leaders: Sequence[tuple[int, int]]) -> tuple[Dimension, ...]:
-    """The loops nearest in the leaders (tensor, item size) first."""
+def _led(
+    loops: tuple[Dimension, ...], leaders: Sequence[tuple[int, int]], second: bool = False
+) -> tuple[Dimension, ...]:
+    """The loops nearest in the leaders (tensor, item size) first.
+
+    ``second``: the second leader is to have the longer runs.
+    """
     first = list(dict.fromkeys(_leader(loops, tensor) for tensor, _ in leaders if loops))
     rest = tuple(each for each in loops if each not in first)
     if len(first) < 2:
         return (*first, *rest)
-    cut = [
-        _cut(each, size, at == 0)
-        for at, (each, (_, size)) in enumerate(zip(first, leaders, strict=True))
-    ]
+    (_, size), (_, other) = leaders
+    cut = _cut(first[0], _powers(size, second)), _cut(first[1], _chunks(other, second))
     inner, outer = zip(*cut, strict=True)
     return tuple(each for each in (*inner, *outer) if each.extent > 1) + rest
 
@@ -242,17 +253,26 @@ def _leader(loops: Iterable[Dimension], tensor: int) -> Dimension:
     return min(loops, key=lambda each: (not each.strides[tensor], abs(each.strides[tensor])))
 
 
-def _cut(loop: Dimension, size: int, leads: bool) -> tuple[Dimension, Dimension]:
-    """The loop as two, the inner one of a sector or more; whole where no divisor serves.
+def _powers(size: int, short: bool) -> list[int]:
+    """Chunks of a loop that leads, the best first: sectors, or vectors where they may be ``short``.
 
-    One of whole vectors is taken first. Where the loop leads, a power of 2 is: so many rows are
-    between neighbours of the other tensor.
+    They are powers of 2, for so many rows are between neighbours of the other tensor.
     """
     sector, vector = max(1, SECTOR_BYTES // size), max(1, VECTOR_BYTES // size)
-    chunks = range(sector, MOST_CHUNK + 1)
-    powers = [n for n in (*chunks, vector) if n & (n - 1) == 0] if leads else []
-    wanted = (*powers, *(n for n in chunks if n % vector == 0), *chunks)
-    inner = next((n for n in wanted if loop.extent % n == 0), loop.extent)
+    powers = [n for n in range(sector, MOST_CHUNK + 1) if n & (n - 1) == 0]
+    return ([vector, *powers] if short else [*powers, vector]) + _chunks(size, False)
+
+
+def _chunks(size: int, longest: bool) -> list[int]:
+    """Chunks of a sector or more, those of whole vectors first: the shortest or ``longest``."""
+    sector, vector = max(1, SECTOR_BYTES // size), max(1, VECTOR_BYTES // size)
+    chunks = sorted(range(sector, MOST_CHUNK + 1), reverse=longest)
+    return sorted(chunks, key=lambda n: n % vector > 0)
+
+
+def _cut(loop: Dimension, chunks: Iterable[int]) -> tuple[Dimension, Dimension]:
+    """The loop as two, the inner one the first of ``chunks`` that serves; whole where none does."""
+    inner = next((n for n in chunks if loop.extent % n == 0), loop.extent)
     outer = loop.extent // inner
     far = tuple(stride * inner for stride in loop.strides)
     return Dimension(inner, loop.strides), Dimension(outer, far)
@@ -299,6 +319,7 @@ def _access(problem: Problem, tensor: Tensor, at: int, along: Sequence[Dimension
         width,
         along is problem.k,
         tuple(_inflation(tensor, at, own, _first(along, min(side, lanes))) for side in sides),
+        tuple(_lines(tensor, at, own, _taken(problem, side)) for side in sides),
         round(elements * tensor.size * _inflation(tensor, at, own, own)),
     )
 
@@ -312,14 +333,35 @@ def _first(loops: Iterable[Dimension], count: int) -> list[Dimension]:
     return found
 
 
+def _taken(problem: Problem, rows: int) -> list[Dimension]:
+    """What a tile of so many rows has of D: of its columns a few."""
+    return [*_first(problem.m, rows), *_first(problem.n, LEAST_COLUMNS)]
+
+
+def _lines(tensor: Tensor, at: int, own: Sequence[Dimension], taken: Sequence[Dimension]) -> float:
+    """Bytes of lines for each byte of D that a tile writes; lines of whole sectors cost less.
+
+    Measured on an H100: parts of sectors take as long as the whole line.
+    """
+    lines = _inflation(tensor, at, own, taken, LINE_BYTES)
+    if _inflation(tensor, at, own, taken) > 1:
+        return lines
+    return 1 + IN_PARTS * (lines - 1)
+
+
 def _inflation(
-    tensor: Tensor, at: int, own: Sequence[Dimension], taken: Sequence[Dimension]
+    tensor: Tensor,
+    at: int,
+    own: Sequence[Dimension],
+    taken: Sequence[Dimension],
+    unit: int = SECTOR_BYTES,
 ) -> float:
     """Bytes of sectors for each byte of the indices ``taken`` of a tensor's ``own`` loops.
 
     They lie in runs; a run begins anywhere in a sector where strides do not keep it at the start.
+    A sector has ``unit`` bytes.
     """
-    size, near = tensor.size, max(1, SECTOR_BYTES // tensor.size)
+    size, near = tensor.size, max(1, unit // tensor.size)
     run, step = 1, near
     for each in by_stride([x for x in taken if x.strides[at] and x.extent > 1], at):
         stride = abs(each.strides[at])
@@ -329,9 +371,9 @@ def _inflation(
         run *= each.extent
     far = (each.strides[at] * size for each in own if abs(each.strides[at]) >= run)
     used = run * size
-    moved = ceil(used / SECTOR_BYTES) * SECTOR_BYTES
-    if any(stride % SECTOR_BYTES for stride in far):
-        moved = used + SECTOR_BYTES - min(size, SECTOR_BYTES)
+    moved = ceil(used / unit) * unit
+    if any(stride % unit for stride in far):
+        moved = used + unit - min(size, unit)
     return min(moved / used, step)
 
 

@@ -60,7 +60,8 @@ template <class TILE, class UNIT, class COMPUTE, class OFFSET, class FA, class F
 struct Sliced : TensorCores<TILE, UNIT, COMPUTE, OFFSET, FA, FB> {
   using Base = TensorCores<TILE, UNIT, COMPUTE, OFFSET, FA, FB>;
   using typename Base::CopyA, typename Base::CopyB, typename Base::ReadA, typename Base::ReadB, typename Base::Tile;
-  using typename Base::PlaceA, typename Base::PlaceB, typename Base::RowsOfA, typename Base::ColumnsOfB, typename Base::Part;
+  using typename Base::PlaceA, typename Base::PlaceB, typename Base::RowsOfA, typename Base::ColumnsOfB;
+  using typename Base::Part;
   using Unit = UNIT;
   using Base::PLANES, Base::TM, Base::TN, Base::sum;
   static constexpr int TABLES = 1;

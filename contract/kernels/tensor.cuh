@@ -316,10 +316,10 @@ struct Staged {
     const int line = BY_K ? row : k, byte = (BY_K ? k : row) * SIZE;
     return line * LINE + (byte ^ chunk(line) * 16);
   }
-  // at(row + more_rows, k + more_k), where these have bits that row and k have not.
-  static __device__ int beyond(int at_row_k, int more_rows, int more_k) {
-    const int more = at(more_rows, more_k), near = more % 128;
-    return (at_row_k ^ near) + (more - near);
+  // at(row + more_rows, k + more_k) = (at(row, k) ^ near) + far, where these have bits that row and k have not.
+  static __host__ __device__ constexpr int near(int more_rows, int more_k) { return at(more_rows, more_k) % 128; }
+  static __host__ __device__ constexpr int far(int more_rows, int more_k) {
+    return at(more_rows, more_k) - near(more_rows, more_k);
   }
 };
 
@@ -388,7 +388,8 @@ struct Copier : Accesses<F, ROWS, K, THREADS> {
     return BY_K ? row / Order::SIDE * Order::SIDE + Order::place(row % Order::SIDE) : row;
   }
   __device__ int item(int i, int j) const {
-    return Place::beyond(to, line(i * Access::DOWN * UNIT_ROW), j * Access::ACROSS * UNIT_K);
+    const int more_lines = line(i * Access::DOWN * UNIT_ROW), more_k = j * Access::ACROSS * UNIT_K;
+    return (to ^ Place::near(more_lines, more_k)) + Place::far(more_lines, more_k);
   }
   static __device__ void copy(unsigned to, const void *from, int bytes) {
     if constexpr (BYTES == 16)
@@ -429,10 +430,11 @@ struct Reader {
   __device__ Reader(int l, int warp) {
     const int lane = threadIdx.x % 32, fragment = warp * Order::FRAGMENTS;
     if constexpr (MATRICES) {
-      const int number = lane / 8, other = ROWS_FIRST ? number % 2 : number / 2, upper = ROWS_FIRST ? number / 2 : number % 2;
+      const int matrix = lane / 8, upper = ROWS_FIRST ? matrix / 2 : matrix % 2;
+      const int mine = fragment + (ROWS_FIRST ? matrix % 2 : matrix / 2) % LEAST;
       const int k = upper * 4 * NEAR;
-      if constexpr (BY_K) first = Place::at(l * Order::SIDE + (fragment + other % LEAST) * 8 + lane % 8, k);
-      else first = Place::at(l * Order::SIDE + Order::row(fragment + other % LEAST, 0), k + lane % 8);
+      if constexpr (BY_K) first = Place::at(l * Order::SIDE + mine * 8 + lane % 8, k);
+      else first = Place::at(l * Order::SIDE + Order::row(mine, 0), k + lane % 8);
     } else {
       const int g = lane / 4, row = BY_K ? fragment * 8 + g : Order::row(fragment, g);
       first = Place::at(l * Order::SIDE + row, lane % 4 * NEAR);
@@ -464,15 +466,18 @@ struct Reader {
   // k number ``e`` of a thread, from its first one on.
   static __device__ constexpr int depth(int e) { return e / NEAR * 4 * NEAR + e % NEAR; }
 
-  __device__ const unsigned char *at(const unsigned char *stage, int fragment, int k) const {
-    return stage + Place::beyond(first, BY_K ? fragment * 8 : Order::row(fragment, 0), k);
+  // The k is not always known from the start; what is known is one number.
+  __device__ const unsigned char *at(const unsigned char *stage, int fragment, int k, int depth = 0) const {
+    const int rows = BY_K ? fragment * 8 : Order::row(fragment, 0);
+    const int near = first ^ Place::near(0, k) ^ Place::near(rows, depth);
+    return stage + Place::far(0, k) + (near + Place::far(rows, depth));
   }
 
   __device__ void raw(const unsigned char *stage, int fragment, int k, T (&x)[BESIDE][PER]) const {
     constexpr int WIDTH = BY_K ? least(NEAR, 16 / SIZE) : 1;
 #pragma unroll
     for (int e = 0; e < PER; e += WIDTH) {
-      const auto v = *(const Vector<T, BESIDE * WIDTH> *)at(stage, fragment, k + depth(e));
+      const auto v = *(const Vector<T, BESIDE * WIDTH> *)at(stage, fragment, k, depth(e));
 #pragma unroll
       for (int i = 0; i < BESIDE * WIDTH; ++i) x[i / WIDTH][e + i % WIDTH] = v.at[i];
     }
@@ -483,8 +488,8 @@ struct Reader {
     using Both = Vector<unsigned, BESIDE / 2>;
 #pragma unroll
     for (int w = 0; w < PER / 2; ++w) {
-      const Both even = *(const Both *)at(stage, fragment, k + depth(2 * w));
-      const Both odd = *(const Both *)at(stage, fragment, k + depth(2 * w + 1));
+      const Both even = *(const Both *)at(stage, fragment, k, depth(2 * w));
+      const Both odd = *(const Both *)at(stage, fragment, k, depth(2 * w + 1));
 #pragma unroll
       for (int b = 0; b < BESIDE / 2; ++b) {
         f[2 * b].at[0][0].at[w] = __byte_perm(even.at[b], odd.at[b], 0x5410);
@@ -547,7 +552,10 @@ struct Reader {
 
   static __device__ void two(unsigned from, unsigned &x, unsigned &y) {
     if constexpr (BY_K)
-      asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(x), "=r"(y) : "r"(from) : "memory");
+      asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                   : "=r"(x), "=r"(y)
+                   : "r"(from)
+                   : "memory");
     else
       asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
                    : "=r"(x), "=r"(y)
@@ -729,7 +737,6 @@ struct TensorCores {
       slot = slot == AHEAD ? 0 : slot + 1;
       table = table + 1 == TABLES ? 0 : table + 1;
     }
-    __syncthreads();
   }
 
   __device__ Sum total(int i, int j, int e) const {

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from contract.errors import InvalidValueError
+from contract.errors import InsufficientWorkspaceError, InvalidValueError
 from contract.run.cupy_module import cupy_of
 from contract.run.libraries import library_of
 
 __all__ = [
+    "LARGE_BYTES",
     "Array",
     "Arrays",
     "Layout",
@@ -20,11 +21,13 @@ __all__ = [
     "is_array",
     "is_describable",
     "kind_of",
+    "require_free",
     "require_host_scalar",
     "require_one_kind",
     "type_name",
 ]
 
+LARGE_BYTES = 1 << 28  # a call that needs less is not worth asking the operating system about
 Array = Any  # a numpy.ndarray or a cupy.ndarray: what comes in decides what goes out
 
 
@@ -180,6 +183,15 @@ def is_describable(layout: Layout) -> bool:
     _, strides, dtype, alignment = layout
     size = dtype.itemsize
     return dtype.isnative and not alignment % size and not any([step % size for step in strides])
+
+
+def require_free(arrays: Arrays, needed: int, purpose: str) -> None:
+    """InsufficientWorkspaceError where there are not so many bytes for the purpose."""
+    free = arrays.available_bytes() if needed > LARGE_BYTES else None
+    if free is not None and needed > free:
+        raise InsufficientWorkspaceError(
+            f"The call needs {needed} bytes for {purpose}; {free} bytes are free.", needed
+        )
 
 
 def require_one_kind(arrays: Arrays, named: Sequence[tuple[str, Any]]) -> None:

@@ -1,35 +1,66 @@
 """The BLAS that NumPy calls: held to one thread while our own threads call it, and its kernels."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
+from threading import get_ident
+from time import sleep
+from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
+from contract.forks import hold_during_forks, reentrant_lock, renew_in_children
+
 __all__ = ["BlasThreads", "blas_threads"]
+
+PAUSE = 1e-4  # seconds between looks at who is inside
+Result = TypeVar("Result")
 
 
 class BlasThreads:
-    """One thread per BLAS call inside ``single()``, the caller's setting outside.
+    """One thread per BLAS call inside ``alone``, the caller's setting outside.
 
-    Concurrent entries are counted: the first lowers the setting, the last restores it.
+    The first of concurrent callers lowers the setting, the last restores it. A fork waits for
+    every guarded call: OpenBLAS ends its threads before one, for which whoever uses them waits for
+    ever, and so does the fork.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
+        self._lock = reentrant_lock()
         self._libraries = ThreadpoolController().select(user_api="blas").lib_controllers
-        self._saved: list[int] = []
+        self._callers: set[object] = set()
+        self._saved: list[int] = []  # what is to be restored, if anything
+        self._inside: dict[int, int] = {}  # by thread, 1 while it calls
+        self._forking = 0  # the thread that does
+        renew_in_children(self)
+        hold_during_forks(self)
 
-    @contextmanager
-    def single(self) -> Iterator[None]:
-        """Inside, every BLAS call of this process runs on the thread that calls it."""
-        self._enter()
+    def alone(self, work: Callable[[], None]) -> None:
+        """``work()``, in which every BLAS call of this process runs on the thread that calls it."""
+        caller = object()
         try:
-            yield
+            self._callers.add(caller)
+            self._settle()
+            work()
         finally:
-            self._leave()
+            self._callers.discard(caller)
+            self._settle()
+
+    def guarded(self, function: Callable[..., Result]) -> Callable[..., Result]:
+        """A function that calls BLAS, made one for whose calls forks wait."""
+        inside = self._inside
+
+        def call(*arguments: Any) -> Result:
+            thread = get_ident()
+            before = inside.get(thread, 0)  # not 0 in a handler of signals
+            try:
+                inside[thread] = 1
+                if self._forking:
+                    self._wait(thread, before)
+                return function(*arguments)
+            finally:
+                inside[thread] = before
+
+        return call
 
     @property
     def kernels(self) -> str:
@@ -37,20 +68,47 @@ class BlasThreads:
         found = (getattr(library, "architecture", None) for library in self._libraries)
         return " ".join(sorted({name for name in found if name}))
 
-    def _enter(self) -> None:
+    # --- forks ----------------------------------------------------------------------------
+
+    def acquire(self) -> None:
+        """Wait for the calls of other threads, and let them begin none, nor change settings."""
+        self._lock.acquire()
+        thread = self._forking = get_ident()
+        while any(inside and each != thread for each, inside in list(self._inside.items())):
+            sleep(PAUSE)
+
+    def release(self) -> None:
+        """Let others call again."""
+        self._forking = 0
+        self._lock.release()
+
+    def _wait(self, thread: int, before: int) -> None:
+        """Stay outside while another thread forks."""
+        while self._forking not in (0, thread):
+            self._inside[thread] = before
+            sleep(PAUSE)
+            self._inside[thread] = 1
+
+    def renew(self) -> None:
+        """In a child nobody else calls."""
+        self._callers.clear()
+        self._inside.clear()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Make the setting what it is to be. A handler may break this off: the next call mends it.
+
+        What is saved stays so until all of it is restored.
+        """
         with self._lock:
-            self._inside += 1
-            if self._inside == 1:
-                self._saved = [library.get_num_threads() for library in self._libraries]
+            if self._callers:
+                self._saved = self._saved or [each.get_num_threads() for each in self._libraries]
                 for library in self._libraries:
                     library.set_num_threads(1)
-
-    def _leave(self) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
+            elif self._saved:
                 for library, threads in zip(self._libraries, self._saved, strict=True):
                     library.set_num_threads(threads)
+                self._saved = []
 
 
 @cache

@@ -19,13 +19,25 @@ from contract.errors import InsufficientWorkspaceError, InvalidValueError, Unsup
 from contract.layout import span
 from contract.logging import LOGGER, Level
 from contract.plan import Elementwise, Permute, Plan, Source
-from contract.run.arrays import Array, Layout, is_describable, require_host_scalar, type_name
+from contract.run.arrays import (
+    LARGE_BYTES,
+    Array,
+    Layout,
+    is_describable,
+    require_host_scalar,
+    type_name,
+)
 from contract.run.executor import Loaded, Scalars, observed
 
-__all__ = ["BoundCall", "Call", "check_output_type", "describe", "fixed_bytes", "scalar_in"]
-
-# A call that needs less is not worth asking the operating system about.
-LARGE_BYTES = 1 << 28
+__all__ = [
+    "BoundCall",
+    "Call",
+    "check_output_type",
+    "describe",
+    "fixed_bytes",
+    "scalar_in",
+    "usable",
+]
 
 
 def describe(layout: Layout) -> TensorDescriptor:
@@ -265,7 +277,7 @@ class Call:
         in_slices = ""
         if self.smaller is not None:
             try:
-                return self.smaller(_usable(free))
+                return self.smaller(usable(free))
             except InsufficientWorkspaceError as error:
                 in_slices = f", {error.sliced} bytes in slices" if error.sliced else ""
         raise InsufficientWorkspaceError(
@@ -274,7 +286,7 @@ class Call:
         )
 
 
-def _usable(free: int) -> int:
+def usable(free: int) -> int:
     """What is left for others is an eighth; few different values, for plans are kept by them."""
     step = 1 << max(free.bit_length() - 4, 0)
     return (free - free // 8) // step * step

@@ -25,7 +25,6 @@ from contract.kernels.call import (
     KernelCall,
     Memory,
     Pointer,
-    ScalarField,
     TensorMap,
     packed,
 )
@@ -327,7 +326,8 @@ def _kernel_launch(call: KernelCall, kernel: Any) -> Launch:
     """A function that fills in what a call brings and launches."""
     arguments, grid, block, shared = call.arguments, call.grid, call.block, call.shared
     template, kind = _with_ones(call), np.dtype(f"V{len(arguments.data)}")
-    runs, fields, ndarray = _runs(arguments.pointers), arguments.scalars, np.ndarray
+    runs, ndarray = _runs(template, arguments.pointers), np.ndarray
+    fields = [(each.scalar.value, each.offset, each.dtype) for each in arguments.scalars]
     maps = [(at, _picker([each.pointer]), _encoder(each)) for at, each in arguments.maps]
     same = call.unless_same
 
@@ -340,9 +340,12 @@ def _kernel_launch(call: KernelCall, kernel: Any) -> Launch:
         for at, pick, encode in maps:
             encoded_map = encode(*pick(addresses))
             data[at : at + len(encoded_map)] = encoded_map
-        for field in fields:
-            _put_scalar(data, field, scalars)
-        kernel(grid, block, (ndarray((), kind, data),), shared_mem=shared)
+        for which, at, dtype in fields:
+            value = scalars[which]
+            if type(value) is not int or value != 1:
+                bytes_ = packed(dtype, value)
+                data[at : at + len(bytes_)] = bytes_
+        kernel(grid, block, (ndarray((), kind, data),), shared)
 
     return launch
 
@@ -350,15 +353,21 @@ def _kernel_launch(call: KernelCall, kernel: Any) -> Launch:
 Pick = Callable[[Addresses], Sequence[int]]
 
 
-def _runs(pointers: Sequence[tuple[int, Pointer]]) -> list[tuple[Callable[..., None], int, Pick]]:
-    """For pointers that lie side by side in a struct: how to pack them, where, and which."""
-    runs: list[tuple[int, list[Pointer]]] = []
+def _runs(
+    template: bytes, pointers: Sequence[tuple[int, Pointer]]
+) -> list[tuple[Callable[..., None], int, Pick]]:
+    """For pointers with nothing but zeros between them: how to pack them, where, and which."""
+    runs: list[tuple[int, str, list[Pointer]]] = []
     for at, pointer in pointers:
-        if runs and at == runs[-1][0] + 8 * len(runs[-1][1]):
-            runs[-1][1].append(pointer)
-        else:
-            runs.append((at, [pointer]))
-    return [(struct.Struct(f"<{len(side)}Q").pack_into, at, _picker(side)) for at, side in runs]
+        if runs:
+            first, form, side = runs[-1]
+            gap = template[first + struct.calcsize(form) : at]
+            if not any(gap):
+                side.append(pointer)
+                runs[-1] = first, f"{form}{len(gap)}xQ", side
+                continue
+        runs.append((at, "<Q", [pointer]))
+    return [(struct.Struct(form).pack_into, at, _picker(side)) for at, form, side in runs]
 
 
 def _picker(pointers: Sequence[Pointer]) -> Pick:
@@ -387,14 +396,6 @@ def _with_ones(call: KernelCall) -> bytes:
     return bytes(data)
 
 
-def _put_scalar(data: bytearray, field: ScalarField, scalars: Scalars) -> None:
-    value = scalars[field.scalar.value]
-    if type(value) is int and value == 1:
-        return
-    bytes_ = packed(field.dtype, value)
-    data[field.offset : field.offset + len(bytes_)] = bytes_
-
-
 # --- cuBLAS -----------------------------------------------------------------------------------
 
 
@@ -409,22 +410,24 @@ class _Handles:
         self._cuda = cupy.cuda
         self._cublas = cublas
         self._of_streams: OrderedDict[tuple[int, int], int] = OrderedDict()
+        self._latest: tuple[int, int] | None = None
 
     def current(self) -> int:
         """The handle of the current stream."""
         stream = self._cuda.get_current_stream().ptr
-        thread = threading.get_ident() if stream == PER_THREAD else 0
-        handle = self._of_streams.pop((stream, thread), None)
-        if handle is None:
-            handle = self._another()
-        self._of_streams[stream, thread] = handle
-        return handle
+        key = stream, threading.get_ident() if stream == PER_THREAD else 0
+        if key != self._latest:
+            handle = self._of_streams.pop(key, None)
+            self._of_streams[key] = self._another() if handle is None else handle
+            self._latest = key
+        return self._of_streams[key]
 
     def close(self) -> None:
         """Give the handles back, which waits for the device."""
         for handle in self._of_streams.values():
             self._cublas.destroy(handle)
         self._of_streams.clear()
+        self._latest = None
 
     def _another(self) -> int:
         if len(self._of_streams) == MOST_HANDLES:
@@ -476,23 +479,15 @@ class _Blas:
         a, b, d = call.a, call.b, call.d
         kind_a, kind_b, kind_d = (self._types[each.dtype] for each in (a, b, d))
         sizes = operation[a.transposed], operation[b.transposed], call.m, call.n, call.k
-        dtype = np.dtype(call.dtype)
-        one, zero = np.ones(1, dtype), np.zeros(1, dtype)
-
-        def factor(scalar: Scalar | None, scalars: Scalars, default: Array) -> Array:
-            if scalar is None:
-                return default
-            value = scalars[scalar.value]
-            return one if type(value) is int and value == 1 else np.array([value], dtype)
-
+        alpha_of = _factor(call.alpha, call.dtype, 1)
+        beta_of = _factor(call.beta, call.dtype, 0)
         pick = _picker([each.pointer for each in (a, b, d)])
         handles, algorithm, lock = self._handles, cublas.CUBLAS_GEMM_DEFAULT, self._lock
         known = False
 
         def launch(addresses: Addresses, scalars: Scalars) -> None:
-            alpha, beta = factor(call.alpha, scalars, one), factor(call.beta, scalars, zero)
+            alpha, beta = alpha_of(scalars), beta_of(scalars)
             x, y, z = pick(addresses)
-            factors = alpha.ctypes.data, beta.ctypes.data
             nonlocal known
             with lock:
                 if not known:
@@ -501,19 +496,41 @@ class _Blas:
                 handle = handles.current()
                 if call.batch == 1:
                     cublas.gemmEx(
-                        *(handle, *sizes, factors[0], x, kind_a, a.leading, y, kind_b, b.leading),
-                        *(factors[1], z, kind_d, d.leading, compute, algorithm),
+                        *(handle, *sizes, alpha[0], x, kind_a, a.leading, y, kind_b, b.leading),
+                        *(beta[0], z, kind_d, d.leading, compute, algorithm),
                     )
                 else:
                     cublas.gemmStridedBatchedEx(
-                        *(handle, *sizes, factors[0]),
+                        *(handle, *sizes, alpha[0]),
                         *(x, kind_a, a.leading, a.batch_stride),
                         *(y, kind_b, b.leading, b.batch_stride),
-                        *(factors[1], z, kind_d, d.leading, d.batch_stride),
+                        *(beta[0], z, kind_d, d.leading, d.batch_stride),
                         *(call.batch, compute, algorithm),
                     )
 
         return launch
+
+
+def _factor(
+    scalar: Scalar | None, dtype: str, default: int
+) -> Callable[[Scalars], tuple[int, Array]]:
+    """A function that says where a scalar lies, and what keeps it there.
+
+    To ask NumPy for an address takes longer than a launch: that of the usual value is known.
+    """
+    usual = np.array([default if scalar is None else 1], dtype)
+    known = int(usual.ctypes.data), usual
+    if scalar is None:
+        return lambda scalars: known
+
+    def found(scalars: Scalars) -> tuple[int, Array]:
+        value = scalars[scalar.value]
+        if type(value) is int and value == 1:
+            return known
+        own = np.array([value], dtype)
+        return int(own.ctypes.data), own
+
+    return found
 
 
 # --- allocation -----------------------------------------------------------------------------

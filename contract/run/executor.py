@@ -11,6 +11,7 @@ from contract.descriptors import TensorDescriptor
 from contract.logging import LOGGER, Level, Ranges
 from contract.plan import Plan
 from contract.run.arrays import Array, Arrays
+from contract.sizes import ADDRESSABLE_BYTES
 
 __all__ = [
     "Executor",
@@ -18,6 +19,7 @@ __all__ = [
     "Loaded",
     "Measurement",
     "Scalars",
+    "footprint",
     "inside_range",
     "observed",
 ]
@@ -195,3 +197,11 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Give back what the executor holds."""
+
+
+def footprint(executor: Executor, plan: Plan) -> Footprint:
+    """The bytes that a plan would take; one beyond all addresses is not prepared."""
+    if plan.workspace > ADDRESSABLE_BYTES:
+        return Footprint(plan.workspace, plan.workspace)
+    with executor.arrays.on(None):
+        return executor.footprint(plan)

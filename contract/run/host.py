@@ -132,11 +132,9 @@ class LoadedPlan(Loaded):
             self._run(slots, scalars, Memory(given, NOTHING))
             return
         taken = self.pool.take(at + self.tile_bytes)
-        try:
-            given = taken if workspace is None else workspace
-            self._run(slots, scalars, Memory(given, taken[at:]))
-        finally:
-            self.pool.give(taken)
+        given = taken if workspace is None else workspace
+        self._run(slots, scalars, Memory(given, taken[at:]))
+        self.pool.give(taken)
 
     def _run(self, slots: list[Array], scalars: Scalars, memory: Memory) -> None:
         if self.addend_only is not None and scalars[0] == 0:
@@ -330,10 +328,8 @@ class HostExecutor:
 
         def product(inputs: Sequence[Array]) -> Array:
             out, memory = new_output(), pool.take(needed)
-            try:
-                run(inputs, out, memory)
-            finally:
-                pool.give(memory)
+            run(inputs, out, memory)
+            pool.give(memory)
             return out
 
         return product

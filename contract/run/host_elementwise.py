@@ -411,7 +411,7 @@ class TilePass:
         def body(begin: int, end: int, cutter: Cutter) -> None:
             tiles = _Tiles(self, memories, factors, cutter)
             with np.errstate(all="ignore"):
-                for at in range(begin, end):
+                for at in self.kernels.workers.going(range(begin, end)):
                     tiles.run(*grid.block(at), target)
 
         return grid.count, body

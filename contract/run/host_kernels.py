@@ -12,6 +12,7 @@ import numpy as np
 from contract.layout import offset_bounds
 from contract.operators import BinaryOperator
 from contract.run.host_views import Array
+from contract.run.workers import Workers
 
 __all__ = [
     "PARALLEL_BYTES",
@@ -88,6 +89,7 @@ class HostKernels(Protocol):
     """What the host executor asks of a family of kernels."""
 
     name: str
+    workers: Workers
 
     def copy(
         self,

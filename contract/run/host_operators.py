@@ -105,11 +105,27 @@ def _sigmoid(x: Array, t: Array, mask: Array) -> None:
     np.divide(x, t, out=x)  # NaN stays in t
 
 
-def _swish(x: Array, t: Array, mask: Array, sigmoid: Array) -> None:
-    """x * sigmoid(x); the limit at -inf is 0."""
-    np.copyto(sigmoid, x)
-    _sigmoid(sigmoid, t, mask)
-    _multiply_to_limit(x, sigmoid, mask)
+def _swish(x: Array, h: Array, mask: Array, t: Array) -> None:
+    """x / (1 + t) for x >= 0, x h * h / (1 + t) below."""
+    _halfway(x, h, mask, t)
+    np.add(t, 1, out=t)
+    np.divide(h, t, out=t)
+    np.multiply(x, t, out=x)
+
+
+def _halfway(x: Array, h: Array, mask: Array, t: Array) -> Array:
+    """t = exp(-|x|), x = x h and h = exp(-|x| / 2) where x < 0, h = 1 elsewhere, which it returns.
+
+    t may be too small to have all of its digits where x t has them. The limits at -inf are 0.
+    """
+    np.maximum(x, np.finfo(x.dtype).min, out=x)
+    np.multiply(x, 0.5, out=h)
+    _decay(h, h)
+    np.multiply(h, h, out=t)
+    above = np.greater_equal(x, 0, out=mask.view(np.bool_)[: x.size])
+    np.copyto(h, 1, where=above)
+    np.multiply(x, h, out=x)
+    return above
 
 
 def _softplus(x: Array, t: Array) -> None:
@@ -120,31 +136,25 @@ def _softplus(x: Array, t: Array) -> None:
     np.add(x, t, out=x)
 
 
-def _mish(x: Array, t: Array, mask: Array, factor: Array) -> None:
-    """x * tanh(log(1 + e^x)) = x * n / (n + 2 m), where nothing cancels:
+def _mish(x: Array, h: Array, mask: Array, t: Array, n: Array) -> None:
+    """x * tanh(log(1 + e^x)), where nothing cancels:
 
-    n = 1 + 2 t and m = t^2 for x >= 0, n = t^2 + 2 t and m = 1 below.
+    x * n / (n + 2 t^2) with n = 1 + 2 t for x >= 0, x h * h n / (t n + 2) with n = t + 2 below.
     """
-    _decay(x, t)
-    np.multiply(t, t, out=factor)
-    chosen = np.less(x, 0, out=mask.view(np.bool_)[: x.size])
-    np.multiply(t, 2, out=t)
-    np.add(t, factor, out=t, where=chosen)
-    np.copyto(factor, 1, where=chosen)
-    np.logical_not(chosen, out=chosen)
-    np.add(t, 1, out=t, where=chosen)
-    # Now t is n and factor is m.
-    np.multiply(factor, 2, out=factor)
-    np.add(factor, t, out=factor)
-    np.divide(t, factor, out=factor)
-    _multiply_to_limit(x, factor, mask)
-
-
-def _multiply_to_limit(x: Array, factor: Array, mask: Array) -> None:
-    """x = x * factor, and 0 where x is -inf: there the factor is 0."""
-    lowest = np.equal(x, -np.inf, out=mask.view(np.bool_)[: x.size])
-    np.multiply(x, factor, out=x)
-    np.copyto(x, 0, where=lowest)
+    above = _halfway(x, h, mask, t)
+    np.add(t, 2, out=n)
+    np.multiply(t, 2, out=n, where=above)
+    np.add(n, 1, out=n, where=above)
+    # The denominator is t n + 2 below; above it is 2 t t + n.
+    np.multiply(x, n, out=x)
+    np.multiply(t, t, out=t, where=above)
+    np.multiply(t, 2, out=t, where=above)
+    np.add(t, n, out=t, where=above)
+    below = np.logical_not(above, out=above)
+    np.multiply(t, n, out=t, where=below)
+    np.add(t, 2, out=t, where=below)
+    np.divide(h, t, out=t)
+    np.multiply(x, t, out=x)
 
 
 def _softsign(x: Array, t: Array, mask: Array) -> None:
@@ -170,7 +180,7 @@ _SPARES = {
     Operator.SIGMOID: 2,
     Operator.SWISH: 3,
     Operator.SOFT_PLUS: 1,
-    Operator.MISH: 3,
+    Operator.MISH: 4,
     Operator.SOFT_SIGN: 2,
 }
 

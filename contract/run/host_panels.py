@@ -7,7 +7,6 @@ sum is fixed by the plan, so the number of threads does not change a bit.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product as combinations
@@ -144,10 +143,12 @@ class _PanelProduct:
         self.dtype = np.dtype(step.dtype)
         self.types = [slot.tensor.dtype for slot in plan.slots]
         self.matmul = kernels.matmul(step.dtype)
-        self.sums = tuple(_sums(step.loops, self.panels))
-        self.jobs = [(at, part) for at, sum_ in enumerate(self.sums) for part in range(len(sum_))]
-        self.minimum = ceil(THREAD_WORK * len(self.jobs) / max(product_work(step), 1))
-        shapes = {block.extents for sum_ in self.sums for chain in sum_ for block in chain}
+        counts = {kind: _count(step.loops, self.panels, kind) for kind in Kind}
+        self.each = ceil(counts[Kind.K] / self.panels.splits)  # blocks along k of a chain
+        self.parts = ceil(counts[Kind.K] / self.each)
+        self.jobs = counts[Kind.BATCH] * counts[Kind.M] * counts[Kind.N] * self.parts
+        self.minimum = ceil(THREAD_WORK * self.jobs / max(product_work(step), 1))
+        shapes = combinations(*map(_sizes, step.loops, self.panels.blocks))
         self.side: Callable[[Name, tuple[int, ...]], _Side] = cache(self._side)
         self.variants = {extents: self._variant(extents) for extents in sorted(shapes)}
         self.size_a, self.size_b, self.size_d = (
@@ -157,34 +158,43 @@ class _PanelProduct:
         self.whole_a = self.panels.pack_a and _is_whole(step, "a")
         self.whole_b = self.panels.pack_b and _is_whole(step, "b")
 
+    @cached_property
+    def sums(self) -> tuple[tuple[Chain, ...], ...]:
+        """For each block of D the chains that add up to it; found when they are first needed."""
+        return tuple(_sums(self.step.loops, self.panels, self.each))
+
     def __call__(self, arrays: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         """Run the product on the plan's arrays."""
-        step, jobs = self.step, self.jobs
+        step, sums, jobs = self.step, self.sums, self.jobs
         alpha, beta, _ = scalars
         target = _Memory(*flatten(arrays[step.d]))
         addend = None if step.c is None or beta == 0 else _memory(arrays[step.c])
         cutter = Cutter(memory.workspace)
         a, b = self._inputs(arrays, cutter)
-        partial = self._partial_sums(cutter)
+        parts = self._partial_sums(cutter)
 
         def run(begin: int, end: int, cutter: Cutter) -> None:
             lane = self._lane(a, b, cutter)
             with np.errstate(all="ignore"):
-                for at, part in jobs[begin:end]:
-                    chain = self.sums[at][part]
-                    if partial is None:
+                for job in self.workers.going(range(begin, end)):
+                    at, part = divmod(job, self.parts)
+                    chain = sums[at][part]
+                    if parts is None:
                         self._sum(chain, lane, lane.sum, target)
                         self._finish(chain[0], lane, lane.sum, target, addend, alpha, beta)
                     else:
-                        self._sum(chain, lane, partial[at][part], target)
+                        self._sum(chain, lane, parts[at][part], target)
 
         rest = memory.workspace[cutter.at :]
         # Whether BLAS has its threads depends on the plan, not on ours: so do its bits.
-        with blas_threads().single() if len(jobs) > 1 else nullcontext():
-            share(self.workers, len(jobs), self.minimum, rest, self.lane_bytes, run)
-        if partial is not None:
+        if jobs > 1:
+            lanes = self.workers, jobs, self.minimum, rest, self.lane_bytes
+            blas_threads().alone(lambda: share(*lanes, run))
+        else:
+            run(0, 1, Cutter(rest))
+        if parts is not None:
             lane = self._lane(a, b, Cutter(rest))
-            for sum_, panels in zip(self.sums, partial, strict=True):
+            for sum_, panels in zip(sums, parts, strict=True):
                 used = self._variant_of(sum_[0][0]).d.elements
                 for panel in panels[1:]:
                     np.add(panels[0][:used], panel[:used], out=panels[0][:used])
@@ -195,9 +205,9 @@ class _PanelProduct:
     @property
     def workspace(self) -> int:
         """Bytes of panels that one call needs."""
-        lanes = self.workers.parts(len(self.jobs), self.minimum) * self.lane_bytes
+        lanes = self.workers.parts(self.jobs, self.minimum) * self.lane_bytes
         shared = [self.size_a] * self.whole_a + [self.size_b] * self.whole_b
-        shared += [self.size_d] * (len(self.jobs) if self.panels.splits > 1 else 0)
+        shared += [self.size_d] * (self.jobs if self.panels.splits > 1 else 0)
         return lanes + self._bytes(shared)
 
     @property
@@ -206,7 +216,7 @@ class _PanelProduct:
         if self.dtype.kind not in "iub":
             return 0
         block = max(prod(variant.b.shape) for variant in self.variants.values())
-        return self.workers.parts(len(self.jobs), self.minimum) * block * self.dtype.itemsize
+        return self.workers.parts(self.jobs, self.minimum) * block * self.dtype.itemsize
 
     @cached_property
     def lane_sizes(self) -> tuple[int, int, int, int, int, int]:
@@ -214,14 +224,13 @@ class _PanelProduct:
         step = self.step
         own_a, own_b = self.size_a * (not self.whole_a), self.size_b * (not self.whole_b)
         block_d = max(prod(variant.d.shape) for variant in self.variants.values())
-        long = any(len(chain) > 1 for sum_ in self.sums for chain in sum_)
         size_c = self.size_d if step.c is not None else 0
         spare = max(
             spare_elements(step.operator_a, self.size_a),
             spare_elements(step.operator_b, self.size_b),
             spare_elements(step.operator_c, size_c),
         )
-        return own_a, own_b, self.size_d, block_d * long, size_c, spare
+        return own_a, own_b, self.size_d, block_d * (self.each > 1), size_c, spare
 
     @cached_property
     def lane_bytes(self) -> int:
@@ -326,7 +335,7 @@ class _PanelProduct:
 
     def _sum(self, chain: Chain, lane: _Lane, panel: Array, target: _Memory) -> None:
         """The sum over one chain of blocks, in ``panel`` or where D lies."""
-        for block in chain:
+        for block in self.workers.going(chain):
             variant = self._variant_of(block)
             left, right = lane.a.matrices(variant.a, block.a), lane.b.matrices(variant.b, block.b)
             d = self._result(variant.d, block, panel, target)
@@ -419,15 +428,26 @@ def _is_whole(step: Gett, name: Literal["a", "b"]) -> bool:
     )
 
 
-def _sums(loops: Sequence[Loop], panels: Panels) -> Iterator[tuple[Chain, ...]]:
-    """For each block of D the chains of blocks along k that add up to it."""
+def _count(loops: Sequence[Loop], panels: Panels, kind: Kind) -> int:
+    """How many blocks there are along the loops of a kind."""
+    pairs = zip(loops, panels.blocks, strict=True)
+    return prod(ceil(loop.extent / block) for loop, block in pairs if loop.kind is kind)
+
+
+def _sizes(loop: Loop, block: int) -> list[int]:
+    """The extents of blocks along a loop: of the last one, if it is smaller, and of the others."""
+    rest = loop.extent % block
+    return ([rest] if rest else []) + ([block] if loop.extent >= block else [])
+
+
+def _sums(loops: Sequence[Loop], panels: Panels, each: int) -> Iterator[tuple[Chain, ...]]:
+    """For each block of D the chains of ``each`` blocks along k that add up to it."""
     outer = [at for at, loop in enumerate(loops) if loop.kind is not Kind.K]
     outer.sort(key=lambda at: (block_rank(loops[at]), -abs(loops[at].d)))
     inner = [at for at, loop in enumerate(loops) if loop.kind is Kind.K]
     inner.sort(key=lambda at: -abs(loops[at].a))
     for where in _parts(outer, loops, panels):
         chain = [_block({**where, **along}, loops) for along in _parts(inner, loops, panels)]
-        each = ceil(len(chain) / panels.splits)
         yield tuple(tuple(chain[at : at + each]) for at in range(0, len(chain), each))
 
 

@@ -1,9 +1,10 @@
 """Matrix products and products loop by loop on the host: Gemm, and Gett without panels or tiles."""
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from functools import cache
-from itertools import pairwise, product
+from functools import cache, partial
+from itertools import product
 from math import prod
 from string import ascii_letters
 from typing import Any, Literal
@@ -31,6 +32,7 @@ from contract.run.host_elementwise import TilePass
 from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
 from contract.run.host_kernels import PARALLEL_BYTES, HostKernels, ProductKernel, flatten
 from contract.run.host_views import Array, Viewer, compact_strides, viewer
+from contract.run.matrix_slices import in_slices, longest_slice, pieces
 from contract.run.memory import Cutter
 from contract.run.steps import Memory, Prepared, Scalars, share
 from contract.run.workers import Workers
@@ -54,6 +56,7 @@ SMALL_RUNS = 1 << 6
 BATCH_PRODUCTS = 1 << 23  # from here on a batch of products is spread over our threads,
 BATCH_PARTS = 8  # if it has that many parts; fewer have BLAS's threads, whatever the number of ours
 PART_PRODUCTS = 1 << 20  # a smaller part is done before another thread has begun
+BLAS_SHARES = 1 << 13  # from here on BLAS may use its threads
 SUMMED_BLOCK = 1 << 13  # elements of D summed in cache before they are finished
 FEW_FLOPS = 1 << 12
 KINDS = (Kind.BATCH, Kind.M, Kind.N, Kind.K)
@@ -73,11 +76,15 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
     view_a = _matrix_view(plan, step.a, batch, m, k, "a")
     view_b = _matrix_view(plan, step.b, batch, k, n, "b")
     view_d = _matrix_view(plan, step.d, batch, m, n, "d")
-    a, b, d, scaled, matmul = step.a, step.b, step.d, step.scaled, np.matmul
+    a, b, d, scaled = step.a, step.b, step.d, step.scaled
+    products = prod([loop.extent for loop in step.loops])
+    matmul = _for_threads(np.matmul, products)
+    if products > longest_slice(step.dtype):
+        matmul = in_slices(matmul, step.dtype, workers)
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         out = view_d(slots[d])
-        matmul(view_a(slots[a]), view_b(slots[b]), out=out)
+        matmul(view_a(slots[a]), view_b(slots[b]), out)
         if scaled:
             _scale(out, scalars[0])
 
@@ -87,12 +94,11 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
         def part(in_a: Index, in_b: Index, in_d: Index) -> None:
             block = out[in_d]
             with np.errstate(all="ignore"):  # a thread has settings of its own
-                matmul(left[in_a], right[in_b], out=block)
+                matmul(left[in_a], right[in_b], block)
                 if scaled:
                     _scale(block, scalars[0])
 
-        with blas_threads().single():
-            workers.map(part, blocks)
+        blas_threads().alone(partial(workers.map, part, blocks))
 
     blocks = _blocks_for_threads(plan, step, batch, workers)
     return Prepared(run_apart if blocks else run, own=_scaling_bytes(plan, step))
@@ -128,18 +134,17 @@ def _blocks(m: int, n: int, threads: int) -> list[tuple[slice, slice]]:
     """A matrix in ``threads`` blocks, as square as they get: their edges are what is read."""
     grids = [(at, threads // at) for at in range(1, threads + 1) if threads % at == 0]
     down, across = min(grids, key=lambda grid: m / grid[0] + n / grid[1])
-    return list(product(_pieces(m, down), _pieces(n, across)))
-
-
-def _pieces(extent: int, count: int) -> list[slice]:
-    """A range in even pieces, none of them empty."""
-    edges = [extent * at // count for at in range(count + 1)]
-    return [slice(*pair) for pair in pairwise(edges) if pair[0] < pair[1]]
+    return list(product(pieces(m, down), pieces(n, across)))
 
 
 def _rows(step: Product) -> list[list[Loop]]:
     """The loops of each kind."""
     return [[loop for loop in step.loops if loop.kind is kind] for kind in KINDS]
+
+
+def _for_threads(function: Callable[..., Any], products: int) -> Callable[..., Any]:
+    """A function that calls BLAS, while no process is forked if BLAS has threads for it."""
+    return function if products < BLAS_SHARES else blas_threads().guarded(function)
 
 
 def _scale(out: Array, alpha: Any) -> None:
@@ -353,7 +358,7 @@ class _BlockedLoops:
             value = cutter.take(size, self.dtype)
             buffers = self.finish.buffers(size, cutter)
             with np.errstate(all="ignore"):
-                for at in range(begin, end):
+                for at in self.kernels.workers.going(range(begin, end)):
                     starts, extents = place = self.blocks.block(at)
                     shift_a, shift_b = offset(steps_a, starts), offset(steps_b, starts)
                     self.kernel(extents)(a, a0 + shift_a, b, b0 + shift_b, value, 0)
@@ -382,6 +387,9 @@ def plain_product(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
     output = plan.slots[plan.output].tensor
     if batch or not (m and n and k):
         return None
+    products = m[0].extent * n[0].extent * k[0].extent
+    if products > longest_slice(step.dtype):
+        return None
     a, b = step.a, step.b
     match (m[0].d, n[0].d):
         case (rows_apart, 1) if rows_apart == n[0].extent:
@@ -394,17 +402,52 @@ def plain_product(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
             shape = (n[0].extent, m[0].extent)
         case _:
             return None
-    order, wanted = _packed_order(output), output.extents
-    if order == "F":
-        backwards = wanted[::-1]
-        if shape == backwards:
-            return lambda inputs: view_one(inputs[one]).dot(view_two(inputs[two])).T
-        return lambda inputs: view_one(inputs[one]).dot(view_two(inputs[two])).reshape(backwards).T
-    if order == "C":
-        if shape == wanted:
-            return lambda inputs: view_one(inputs[one]).dot(view_two(inputs[two]))
-        return lambda inputs: view_one(inputs[one]).dot(view_two(inputs[two])).reshape(wanted)
-    return None
+    order = _packed_order(output)
+    if order is None:
+        return None
+    packed = output.extents[::-1] if order == "F" else output.extents
+    reshaped = None if shape == packed else packed
+    dot = _for_threads(np.ndarray.dot, products)
+    return _dot(dot, (one, view_one), (two, view_two), reshaped, turned=order == "F")
+
+
+def _dot(
+    dot: Callable[[Array, Array], Array],
+    one: tuple[int, Viewer],
+    two: tuple[int, Viewer],
+    reshaped: tuple[int, ...] | None,
+    turned: bool,
+) -> Callable[[Sequence[Array]], Array]:
+    """The product of matrices that operands are seen as; its shape is another one if that is given.
+
+    Infinities and NaN are results that nothing warns of, as in every step. To enter numpy.errstate
+    takes eight times as long as a small product, to set its variable does not.
+    """
+    (left, view_left), (right, view_right) = one, two
+    state, ignoring = _error_state()
+    ignore, restore = state.set, state.reset
+
+    def run(inputs: Sequence[Array]) -> Array:
+        before = ignore(ignoring)
+        try:
+            found = dot(view_left(inputs[left]), view_right(inputs[right]))
+        finally:
+            restore(before)
+        if reshaped is not None:
+            found = found.reshape(reshaped)
+        return found.T if turned else found
+
+    return run
+
+
+@cache
+def _error_state() -> tuple[ContextVar[Any], Any]:
+    """The variable in which NumPy keeps what it does about errors, and its value for nothing."""
+    outside = copy_context()
+    with np.errstate(all="ignore"):
+        inside = copy_context()
+    (found,) = (each for each in inside.items() if outside.get(each[0]) is not each[1])
+    return found
 
 
 @dataclass(frozen=True, slots=True)

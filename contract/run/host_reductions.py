@@ -31,6 +31,8 @@ KEPT_ELEMENTS = 1 << 13  # of a block, in which sums stay in cache
 LOADED_ELEMENTS = 1 << 14  # of a block that is copied first
 JOBS = 16  # for the threads to share, where the sizes allow so many
 LONG_PART = 1 << 15  # elements; shorter parts are not worth a thread
+SLICE_WORK = 1 << 25  # elements, between which Python looks for signals
+MOST_JOBS = 1 << 12
 
 
 def prepare_reduce(plan: Plan, step: Reduce, kernels: HostKernels, workers: Workers) -> Prepared:
@@ -105,7 +107,7 @@ def _whole(blocked: "BlockedReduction") -> _Straight:
     work = prod(kept) * prod(reduced)
     grid = Blocks(kept, kept)
     if kept and work >= 2 * LONG_PART:
-        grid = _cut(grid, min(JOBS, work // LONG_PART))
+        grid = _cut(grid, _jobs(work))
     strides = blocked.finish.strides[0]
     kernel = cache(lambda extents: blocked.kernel(extents, reduced, strides))
     jobs = [
@@ -197,7 +199,7 @@ class BlockedReduction:
         self.parts = 1
         work = prod(kept) * prod(reduced)
         if self.kept.count < JOBS // 2 and work >= 2 * LONG_PART:
-            self.parts = min(self.reduced.count, max(JOBS // self.kept.count, 1))
+            self.parts = min(self.reduced.count, max(_jobs(work) // self.kept.count, 1))
         self.jobs = self.kept.count * self.parts
         self.partial_elements = self.jobs * self.kept.size if self.parts > 1 else 0
         self.lane = sum(rounded(size * self.dtype.itemsize) for size in self.sizes)
@@ -223,9 +225,9 @@ class BlockedReduction:
             return outer, inner
         slowest_kept = abs(self.kept_strides[-1]) if kept else 0
         if kept and (not reduced or slowest_kept > abs(self.reduced_strides[-1])):
-            outer = _cut(outer, min(JOBS, work // LONG_PART))
+            outer = _cut(outer, _jobs(work))
         if outer.count < JOBS // 2 and reduced and not self.loaded:
-            inner = _cut(inner, min(JOBS, work // LONG_PART) // outer.count)
+            inner = _cut(inner, _jobs(work) // outer.count)
         return outer, inner
 
     def _loaded_blocks(
@@ -305,13 +307,13 @@ class _Call:
 
     def body(self, partial: Array) -> Callable[[int, int, Cutter], None]:
         """The jobs begin..end with buffers of their own."""
-        blocked = self.blocked
+        blocked, going = self.blocked, self.blocked.family.workers.going
 
         def run(begin: int, end: int, cutter: Cutter) -> None:
             buffers = [cutter.take(size, blocked.dtype) for size in blocked.sizes]
             rest = blocked.finish.buffers(blocked.kept.size, cutter)
             with np.errstate(all="ignore"):
-                for job in range(begin, end):
+                for job in going(range(begin, end)):
                     block, part = divmod(job, blocked.parts)
                     if blocked.parts > 1:
                         buffers[2] = self._piece(partial, job)
@@ -347,7 +349,7 @@ class _Call:
         starts, kept = blocked.kept.block(block)
         origin = self.source[1] + offset(blocked.kept_strides, starts)
         first, last = (blocked.reduced.count * at // blocked.parts for at in (part, part + 1))
-        for at in range(first, last):
+        for at in blocked.family.workers.going(range(first, last)):
             inner, reduced = blocked.reduced.block(at)
             kernels = blocked.kernels(kept, reduced)
             memory = self.source[0], origin + offset(blocked.reduced_strides, inner)
@@ -374,6 +376,11 @@ def _fused(
     return fuse(
         [step.extents[at] for at in order], *([view.strides[at] for at in order] for view in views)
     )
+
+
+def _jobs(work: int) -> int:
+    """In how many jobs so many elements are reduced, where the sizes allow so many."""
+    return min(max(JOBS, work // SLICE_WORK), work // LONG_PART, MOST_JOBS)
 
 
 def _cut(blocks: Blocks, most: int) -> Blocks:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from math import ceil, prod
 from typing import Any
 
@@ -21,11 +21,16 @@ __all__ = ["TileProduct", "prepare_tiles"]
 
 THREAD_WORK = 1 << 20  # of steps.product_work, worth a thread that is awake,
 WAKING_WORK = 1 << 21  # and one that has to be woken
+# Of a share, some ten milliseconds: between shares Python looks for signals. A box of results goes
+# as deep into its sum at a time that several boxes are a share.
+SHARE_WORK = 1 << 31
+BOXES_SHARE = 4
 # Tables of a thread: a tile's columns, places in two operands of m, n and k, two of panels, a
 # tile's rows, places of batches in three operands, and which boxes of A are packed.
 TABLES = 14
 LINE = 64
 NEAR_BYTES = 1 << 15  # of a panel of A and one of B that both stay in the first-level cache
+MANY_BOXES = 1 << 12  # for each thread: the last ones, which are smaller, count for little
 KEPT_BYTES = 1 << 24  # of boxes of A that all threads keep packed
 
 
@@ -104,9 +109,10 @@ class TileProduct:
         self.total = prod(self.boxes[kind] for kind in (Kind.BATCH, Kind.M, Kind.N))
         self.places = {kind: prod(block for _, block in rows) for kind, rows in self.loops.items()}
         self.lane = self._lane()
-        work = product_work(step)
-        self.wakes = work >= WAKING_WORK
-        self.minimum = ceil(THREAD_WORK * self.total * self.sums / max(work, 1))
+        self.work = product_work(step)
+        self.wakes = self.work >= WAKING_WORK
+        self.minimum = ceil(THREAD_WORK * self.total * self.sums / max(self.work, 1))
+        self.rounds = self._rounds()
         self.edges = self._edges()
         self.packed, self.count = self._packed_strides()
         strides = self.packed if self.sums > 1 else [loop.d for loop in step.loops]
@@ -126,10 +132,10 @@ class TileProduct:
         factor = 0 if alpha is None else address(alpha)
         cutter = Cutter(memory.workspace)
         if self.sums == 1:
-            self._multiply((a, b, address(out), 0, int(adds), factor), cutter)
+            self._multiply((a, b, address(out), 0, factor), adds, cutter)
             return
         sums = cutter.take(self.count * self.sums, self.dtype).reshape(self.sums, -1)
-        self._multiply((a, b, address(sums), sums.strides[0], 0, factor), cutter)
+        self._multiply((a, b, address(sums), sums.strides[0], factor), False, cutter)
         for further in sums[1:]:
             sums[0] += further
         self._write(sums[0], out, adds)
@@ -137,13 +143,16 @@ class TileProduct:
     def direct(self, inputs: Sequence[Array], out: Array, memory: Array) -> None:
         """The product in a new array, where that takes nothing but the kernel."""
         a, b = address(inputs[self.step.a]), address(inputs[self.step.b])
-        given = *self.fixed, address(memory), a, b, address(out), 0, 0, 0
-        self.multiply(given, self.edges.size - 1, self.wakes)
+        given = *self.fixed, address(memory), a, b, address(out), 0, 0
+        for adds, begin, end in self.rounds:
+            self.multiply((*given, adds, begin, end), self.edges.size - 1, self.wakes)
 
-    def _multiply(self, given: Sequence[int], cutter: Cutter) -> None:
+    def _multiply(self, given: Sequence[int], adds: bool, cutter: Cutter) -> None:
         """Every partial sum of all boxes, shared by the threads."""
-        room = address(cutter.memory) + cutter.at
-        self.multiply((*self.fixed, room, *given), self.edges.size - 1, self.wakes)
+        fixed = *self.fixed, address(cutter.memory) + cutter.at, *given
+        for further, begin, end in self.rounds:
+            called = *fixed, int(adds or further), begin, end
+            self.multiply(called, self.edges.size - 1, self.wakes)
 
     def _filled(self, arrays: Sequence[Array], scalars: Scalars, memory: Memory) -> bool:
         """Whether D holds beta * op(C) now, to which the product is added."""
@@ -176,18 +185,39 @@ class TileProduct:
         lanes = self.workers.parts(self.total * self.sums, self.minimum)
         return rounded(sums) + lanes * self.lane.bytes
 
+    def _rounds(self) -> list[tuple[int, int, int]]:
+        """Whether D is added to, and between which boxes along k of each partial sum.
+
+        The order in which anything is added does not depend on it.
+        """
+        box = self.work // max(self.total * self.sums, 1)
+        count = min(max(ceil(box * BOXES_SHARE / SHARE_WORK), 1), self.each)
+        edges = [self.each * at // count for at in range(count + 1)]
+        return [(int(begin > 0), begin, end) for begin, end in pairwise(edges)]
+
     def _edges(self) -> Array:
-        """Where the threads' shares of all boxes begin and end: equal work, not equal numbers."""
-        parts = self.workers.parts(self.total * self.sums, self.minimum)
-        if parts == 1:
-            return np.array([0, self.total * self.sums], np.int64)
-        batch, n, m, k = (_sizes(self.loops[kind]) for kind in (Kind.BATCH, Kind.N, Kind.M, Kind.K))
+        """Where the threads' shares of all boxes begin and end: equal work, not equal numbers.
+
+        Of many boxes equal numbers are equal work.
+        """
+        boxes = self.total * self.sums
+        parts = self.workers.parts(boxes, self.minimum)
+        parts = max(parts, min(boxes, self.work // len(self.rounds) // SHARE_WORK))
+        if parts == 1 or boxes > MANY_BOXES * parts:
+            return np.array([boxes * part // parts for part in range(parts + 1)], np.int64)
+        batch, n, m = (_sizes(self.loops[kind]) for kind in (Kind.BATCH, Kind.N, Kind.M))
         of_d = (batch[:, None, None] * n[:, None] * m).ravel()
-        depths = np.add.reduceat(k, range(0, k.size, self.each))
-        done = np.cumsum(depths[:, None] * of_d)
+        done = np.cumsum(self._depths()[:, None] * of_d)
         shares = done[-1] * np.arange(1, parts) / parts
         nearest = np.searchsorted(done + done[0] / 2, shares) + 1
         return np.array([0, *nearest, done.size], np.int64)
+
+    def _depths(self) -> Array:
+        """What an element of each partial sum takes, compared with the others."""
+        if self.sums == 1 or self.each > MANY_BOXES:
+            return np.ones(self.sums)
+        k = _sizes(self.loops[Kind.K])
+        return np.add.reduceat(k, range(0, k.size, self.each))
 
     def _lane(self) -> _Lane:
         size, shape = self.dtype.itemsize, self.shape

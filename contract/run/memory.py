@@ -1,13 +1,14 @@
 """Memory of a call: one buffer, kept by the handle between calls, cut into the arrays it needs."""
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
+from contract.errors import InsufficientWorkspaceError
 from contract.run.host_views import Array
 from contract.workspace import ALIGNMENT, rounded
 
@@ -22,14 +23,14 @@ SPARE = 16  # of what is lent, at most this part remains unused
 class MemoryPool:
     """Buffers for one call at a time each; usable from many threads at once.
 
-    New memory costs a page fault for every 4 KiB: reused memory does not.
+    New memory costs a page fault for every 4 KiB: reused memory does not. There is no lock, for
+    Python may end an array, or run a handler of signals, in the midst of anything. Every change is
+    one operation on a container, after which nothing is owed.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._last = deque[Array](maxlen=1)  # given back, taken without a lock
-        self._free: list[Array] = []
-        self._kept = 0
+        self._last = deque[Array](maxlen=1)  # most often the right one
+        self._free: dict[int, Array] = {}  # by identity
 
     def take(self, size: int) -> Array:
         """At least ``size`` bytes that start at a line."""
@@ -41,8 +42,7 @@ class MemoryPool:
             return self._taken(size, None)
         if last.size >= size:
             return last
-        with self._lock:
-            self._keep(last)
+        self._keep(last)
         return self._taken(size, None)
 
     def lend(self, size: int) -> Array:
@@ -50,53 +50,51 @@ class MemoryPool:
         memory = self._taken(size, size + size // SPARE)
         # An array refers to what its memory is a view of, if it is of another type than that.
         lent = memory[:size].view(_Lent).view(_Lent)
-        lent.returned = partial(self._come_back, memory)
+        lent.returned = partial(self._keep, memory)
         return lent
 
     def give(self, memory: Array) -> None:
-        """Keep a buffer for the next call, unless enough is kept; the smallest go first."""
+        """Keep a buffer for the next call, unless enough is kept; the smallest go first.
+
+        Nobody uses it any more: what a call leaves that was broken off is not given.
+        """
         if memory.size == 0:
             return
         if memory.size <= HANDY_BYTES and not self._last:
             self._last.append(memory)
             return
-        with self._lock:
-            self._keep(memory)
+        self._keep(memory)
 
     def clear(self) -> None:
         """Give everything back to the system."""
-        with self._lock:
-            self._last.clear()
-            self._free.clear()
-            self._kept = 0
+        self._last.clear()
+        self._free.clear()
 
     def _taken(self, size: int, most: int | None) -> Array:
         """The smallest buffer of ``size`` to ``most`` bytes, or a new one."""
-        with self._lock:
-            fitting = [at for at, x in enumerate(self._free) if size <= x.size <= (most or x.size)]
-            if fitting:
-                found = self._free.pop(min(fitting, key=lambda at: self._free[at].size))
-                self._kept -= found.size
-                return found
-        memory = np.empty(size + ALIGNMENT, np.uint8)
+        fitting = [x for x in list(self._free.values()) if size <= x.size <= (most or x.size)]
+        for each in sorted(fitting, key=attrgetter("size")):
+            if self._free.pop(id(each), None) is not None:  # else somebody was quicker
+                return each
+        try:
+            memory = np.empty(size + ALIGNMENT, np.uint8)
+        except MemoryError as error:
+            raise InsufficientWorkspaceError(
+                f"The system refuses {size} bytes of memory: {error}", size
+            ) from None
         return memory[-memory.ctypes.data % ALIGNMENT :][:size]
-
-    def _come_back(self, memory: Array) -> None:
-        """Keep what was lent. Python may call this anywhere, so it waits for nobody."""
-        if self._lock.acquire(blocking=False):
-            try:
-                self._keep(memory)
-            finally:
-                self._lock.release()
 
     def _keep(self, memory: Array) -> None:
         if memory.size > KEPT_BYTES:
             return
-        self._free.append(memory)
-        self._free.sort(key=lambda x: x.size)
-        self._kept += memory.size
-        while self._kept > KEPT_BYTES:
-            self._kept -= self._free.pop(0).size
+        self._free[id(memory)] = memory
+        kept = sorted(list(self._free.values()), key=attrgetter("size"))
+        excess = sum(x.size for x in kept) - KEPT_BYTES
+        for each in kept:
+            if excess <= 0:
+                return
+            self._free.pop(id(each), None)
+            excess -= each.size
 
 
 class _Lent(Array):

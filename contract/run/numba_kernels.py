@@ -5,7 +5,7 @@ process when two Python threads enter it at once.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from contract.run.host_kernels import (
     TileSource,
 )
 from contract.run.host_views import Array, address
+from contract.run.matrix_slices import in_slices
 from contract.run.numba_copies import CONVERTED, copy, copy_region, is_copied
 from contract.run.numba_copies import part as copy_part
 from contract.run.numba_loops import multiply_loops
@@ -39,6 +40,7 @@ from contract.run.workers import Workers
 __all__ = ["NumbaKernels"]
 
 SHARED_BYTES = 1 << 16  # of a copy worth a thread that is awake
+SLICE_BYTES = 1 << 25  # of a copy, between which Python looks for signals
 
 
 class NumbaKernels(NumpyKernels):
@@ -67,6 +69,7 @@ class NumbaKernels(NumpyKernels):
         region, shift_s, shift_t = copy_region(extents, source_strides, target_strides, one, two)
         table, units, size_s, size_t = region.table, region.units, one.itemsize, two.itemsize
         parts = self.workers.parts(units, max(1, SHARED_BYTES // region.unit_bytes))
+        parts = max(parts, min(units, units * region.unit_bytes // SLICE_BYTES))
         wakes, team = units * region.unit_bytes >= 2 * PARALLEL_BYTES, self.team
         at = table.ctypes.data
 
@@ -123,11 +126,9 @@ class NumbaKernels(NumpyKernels):
     def matmul(self, dtype: str) -> MatmulKernel:
         kind = np.dtype(dtype).kind
         if kind in "iu":
-            return lambda a, b, out: _stacked(multiply_integers, a, b, out)
+            return in_slices(partial(_stacked, multiply_integers), dtype, self.workers)
         if kind == "b":
-            return lambda a, b, out: _stacked(
-                multiply_bits, a.view(np.uint8), b.view(np.uint8), out.view(np.uint8)
-            )
+            return in_slices(_multiply_bits, dtype, self.workers)
         return super().matmul(dtype)
 
     def tiles(
@@ -141,6 +142,10 @@ class NumbaKernels(NumpyKernels):
 
 
 # --- products ---------------------------------------------------------------------------
+
+
+def _multiply_bits(a: Array, b: Array, out: Array) -> None:
+    _stacked(multiply_bits, a.view(np.uint8), b.view(np.uint8), out.view(np.uint8))
 
 
 def _stacked(kernel: Callable[..., None], a: Array, b: Array, out: Array) -> None:

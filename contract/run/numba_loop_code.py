@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 
-from contract.run.numba_tools import emitted, entry, if_bit, prefetch
+from contract.run.numba_tools import LONGEST, Pairs, after_steps, emitted, entry, if_bit, prefetch
 from contract.vector_loops import SPREAD, STRIDED, UNIT, VECTOR_BYTES
 
 __all__ = ["add_products", "clear_row", "dot_product", "spread_row"]
@@ -46,35 +46,38 @@ def dot_product(
         ways = way_a.literal_value, way_b.literal_value
         *_, operands, d, count, steps, rows, offsets, ahead = arguments
         steps, ahead = _pair(builder, steps), _pair(builder, ahead)
-        whole = _Vectors(codegen, builder, kind, _lanes(kind, ways))
-        pieces = list(whole.halves())
+        whole, word = _Vectors(codegen, builder, kind, _lanes(kind, ways)), count.type
         sums = [whole.variable() for _ in range(SUMS)]
-        rests = [piece.variable() for piece in pieces]
+        pairs = Pairs(builder, whole.zero(), whole.total)
         with cgutils.for_range(builder, rows, intp=rows.type) as row:
             starts = _starts(builder, operands, offsets, row.index)
             run = _Run(whole, ways, starts, steps)
-            groups = builder.udiv(count, count.type(SUMS * whole.lanes))
-            with cgutils.for_range(builder, groups, intp=count.type) as group:
-                first = builder.mul(group.index, count.type(SUMS * whole.lanes))
+            groups = builder.udiv(count, word(SUMS * whole.lanes))
+            with cgutils.for_range(builder, groups, intp=word) as group:
+                first = builder.mul(group.index, word(SUMS * whole.lanes))
                 for at, sum_ in enumerate(sums):
-                    place = builder.add(first, count.type(at * whole.lanes))
+                    place = builder.add(first, word(at * whole.lanes))
                     run.ask(place, ahead)
                     whole.accumulate(sum_, *run.factors(place))
-            done = builder.mul(groups, count.type(SUMS))
-            vectors = builder.udiv(count, count.type(whole.lanes))
-            with cgutils.for_range(builder, builder.sub(vectors, done), intp=count.type) as each:
-                place = builder.mul(builder.add(done, each.index), count.type(whole.lanes))
+                with after_steps(builder, group.index, LONGEST):
+                    pairs.push(whole.taken(sums))
+            done = builder.mul(groups, word(SUMS))
+            vectors = builder.udiv(count, word(whole.lanes))
+            with cgutils.for_range(builder, builder.sub(vectors, done), intp=word) as each:
+                place = builder.mul(builder.add(done, each.index), word(whole.lanes))
                 whole.accumulate(sums[0], *run.factors(place))
-            for piece, rest in zip(pieces, rests, strict=True):
+            for piece in whole.halves():
                 with if_bit(builder, count, piece.lanes):
-                    place = builder.and_(count, count.type(-2 * piece.lanes))
+                    place = builder.and_(count, word(-2 * piece.lanes))
                     mine = _Run(piece, ways, starts, steps)
-                    piece.accumulate(rest, *mine.factors(place))
-        value = whole.total([builder.load(each) for each in sums])
+                    value = whole.widened(piece, piece.products([mine.factors(place)]))
+                    builder.store(whole.sum(builder.load(sums[-1]), value), sums[-1])
+            with after_steps(builder, row.index, LONGEST):
+                pairs.push(whole.taken(sums))
+        value = pairs.total([builder.load(each) for each in sums])
         vectors = whole
-        for piece, rest in zip(pieces, rests, strict=True):
-            value = piece.total([*vectors.split(value), builder.load(rest)])
-            vectors = piece
+        for piece in whole.halves():
+            value, vectors = piece.total(vectors.split(value)), piece
         vectors.store(value, d)
         return codegen.get_dummy_value()
 
@@ -209,6 +212,19 @@ class _Vectors:
         self.builder.store(self.zero(), variable)
         return variable
 
+    def taken(self, variables: list[Any]) -> list[Any]:
+        """What variables hold, which are zero afterwards."""
+        values = [self.builder.load(each) for each in variables]
+        for each in variables:
+            self.builder.store(self.zero(), each)
+        return values
+
+    def widened(self, other: "_Vectors", value: Any) -> Any:
+        """A shorter vector, and zeros."""
+        count = other.lanes * other.parts
+        rest = [count] * (self.lanes * self.parts - count)
+        return self._shuffled(value, [*range(count), *rest], other.zero())
+
     def load(self, address: Any) -> Any:
         place = self.builder.inttoptr(address, self.vector.as_pointer())
         return self.builder.load(place, align=1)
@@ -281,10 +297,10 @@ class _Vectors:
         turned = self._shuffled(one, [at ^ 1 for at in range(count)])
         return (one, real), (turned, signed)
 
-    def _shuffled(self, value: Any, order: Any) -> Any:
+    def _shuffled(self, value: Any, order: Any, other: Any = None) -> Any:
         order = list(order)
         mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order)
-        return self.builder.shuffle_vector(value, value, mask)
+        return self.builder.shuffle_vector(value, value if other is None else other, mask)
 
 
 class _Run:

@@ -30,6 +30,7 @@ PIECES_EACH = 8  # of a loop, so that threads share them evenly
 THREAD_WORK = 1 << 15  # multiply-adds worth a thread that is awake,
 WAKING_WORK = 1 << 20  # and one that has to be woken
 PARTS = 4  # for each thread
+SLICE_WORK = 1 << 25  # multiply-adds, between which Python looks for signals
 FAR_BYTES = 1 << 19  # of an operand of dot products: larger ones are asked for early,
 AHEAD = 1 << 11  # so many bytes
 
@@ -95,6 +96,9 @@ class _Product:
             cut = kept.pop(0) if kept else _Loop(False, 1, 0, 0, 0)
         others = prod([loop.extent for loop in kept])
         pieces = _pieces(cut.extent, 1 if vectors.summed else SHORTEST_PIECE // size, others, size)
+        if vectors.summed:  # each is as long as it is
+            short = self.work // max(others * SLICE_WORK, 1)
+            pieces = max(pieces, min(short, cut.extent))
         ahead = [AHEAD if each * size > FAR_BYTES else 0 for each in (of_a, of_b)]
         summed = [loop for loop in rest if loop.summed]
         tables = [_offsets([(loop.extent, loop[at] * size) for loop in summed]) for at in (2, 3)]
@@ -115,7 +119,7 @@ class _Product:
 
     def parts(self, team: Team) -> int:
         """In how many parts it is given to threads."""
-        most = min(self.units, PARTS * team.workers.threads)
+        most = min(self.units, max(PARTS * team.workers.threads, self.work // SLICE_WORK))
         return max(min(most, self.work // THREAD_WORK), 1)
 
     @property

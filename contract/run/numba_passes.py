@@ -27,6 +27,7 @@ __all__ = ["combined_pass"]
 THREAD_WORK = 1 << 13  # elements worth a thread that is awake,
 WAKING_WORK = 1 << 16  # and one that has to be woken
 PARTS = 4  # for each thread
+SLICE_WORK = 1 << 22  # elements, between which Python looks for signals
 # A pass: operands, loops over tiles, bytes of a thread's buffers, and the address of what combines.
 OPERANDS, CUTS, LANE, COMBINER, NUMBERS = range(5)
 # Then come the loops: how many tiles there are, a bit for the last one if it is shorter, and the
@@ -93,7 +94,8 @@ class _Pass:
 
     def parts(self, team: Team) -> int:
         """How many parts the tiles are given in."""
-        most = min(self._count, PARTS * team.workers.threads)
+        many = max(PARTS * team.workers.threads, self._elements // SLICE_WORK)
+        most = min(self._count, many)
         return max(min(most, self._elements // THREAD_WORK), 1)
 
     def lanes(self, team: Team) -> int:

@@ -19,10 +19,13 @@ from contract.operators import BinaryOperator
 from contract.run.host_views import Array
 from contract.run.numba_team import PART_ARGUMENTS
 from contract.run.numba_tools import (
+    LONGEST,
     LOOP,
+    Pairs,
     address_for,
     address_of,
     advance,
+    after_steps,
     compiled,
     emitted,
     if_bit,
@@ -300,9 +303,13 @@ def _combine_strided(
 def _vectors_combined(
     step: "_Step", row: Any, total: Any, lanes: int, stride: Any = None, ahead: Any = None
 ) -> Any:
-    """One vector of all whole vectors of a row, four of them at a time."""
+    """One vector of all whole vectors of a row, four of them at a time.
+
+    Running values take so many steps only: what they have come to is combined in pairs.
+    """
     builder, word = step.builder, total.type
     places = _places(step, [step.neutral(lanes)] * 4)
+    pairs = Pairs(builder, step.neutral(lanes), step.combined)
 
     def join(place: Any, at: Any) -> None:
         at = at if stride is None else builder.mul(at, stride)
@@ -315,10 +322,14 @@ def _vectors_combined(
         step.ask(ahead, row, at, 4 * lanes)
         for which, place in enumerate(places):
             join(place, builder.add(at, word(which * lanes)))
+        with after_steps(builder, loop.index, LONGEST):
+            pairs.push([builder.load(place) for place in places])
+            for place in places:
+                builder.store(step.neutral(lanes), place)
     begin, end = builder.mul(fours, word(4)), builder.udiv(total, word(lanes))
     with cgutils.for_range(builder, builder.sub(end, begin), intp=word) as loop:
         join(places[0], builder.mul(builder.add(begin, loop.index), word(lanes)))
-    return step.combined([builder.load(place) for place in places])
+    return pairs.total([builder.load(place) for place in places])
 
 
 def _places(step: "_Step", values: list[Any]) -> list[Any]:

@@ -653,22 +653,23 @@ def _multiply_boxes(
 # What a product is: the address of its kernels; those of its plan and of where the shares of boxes
 # begin and end, and the size of the former; bytes of a thread's memory; boxes of D, boxes of k in a
 # partial sum, and all boxes of k; the threads' memory; the addresses of A, B and D, and the bytes
-# from one partial sum in D to the next; whether D is added to, and alpha's address.
+# from one partial sum in D to the next; alpha's address; whether D is added to, and between which
+# boxes of k of each partial sum.
 KERNELS, PLAN, EDGES, PLAN_SIZE, LANE, BOXES_D, BOXES_SUM, BOXES_K = range(8)
-ROOM, A, B, D, APART_SUMS, ADDS, ALPHA = range(8, 15)
+ROOM, A, B, D, APART_SUMS, ALPHA, ADDS, BEGIN, END = range(8, 17)
 
 
 def _part(table: int, begin: int, end: int, lane: int) -> None:
     """Shares begin..end of the boxes of all partial sums, by one thread."""
-    given = carray(integers(table), ALPHA + 1)
+    given = carray(integers(table), END + 1)
     plan = carray(integers(given[PLAN]), given[PLAN_SIZE])
     kernels = carray(integers(given[KERNELS]), (3, ENTRIES))
     room, boxes, each = given[ROOM] + lane * given[LANE], given[BOXES_D], given[BOXES_SUM]
     at, end = load(given[EDGES], begin), load(given[EDGES], end)
     while at < end:
         sum_ = at // boxes
-        first, left = sum_ * boxes, sum_ * each
-        stop, right = min(end, first + boxes), min(left + each, given[BOXES_K])
+        first, left = sum_ * boxes, sum_ * each + given[BEGIN]
+        stop, right = min(end, first + boxes), min(sum_ * each + given[END], given[BOXES_K])
         d = given[D] + sum_ * given[APART_SUMS]
         _multiply_boxes(
             plan,

@@ -6,13 +6,19 @@ from typing import Any, TypeVar, cast
 import numba
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
+from contract.forks import hold_during_forks
+
 __all__ = [
+    "LONGEST",
     "LOOP",
+    "Pairs",
     "address_for",
     "address_of",
     "advance",
+    "after_steps",
     "call_address",
     "call_on_table",
     "compiled",
@@ -26,8 +32,13 @@ __all__ = [
     "store",
 ]
 
+hold_during_forks(global_compiler_lock)
+
 REGISTERS = 6  # for the arguments of a function, on x86-64
 LOOP = 5  # numbers of a loop: its extent, steps and clips of two operands
+LONGEST = 32  # steps of a running value, a power of two: rounding errors grow with them
+MOST_LEVELS = 48  # of pairs: as many steps as there can be
+WORD = ir.IntType(64)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -91,6 +102,13 @@ def if_bit(builder: Any, number: Any, bit: int) -> Any:
     """What follows in this context runs where the number has the bit."""
     word = number.type
     return builder.if_then(builder.icmp_unsigned("!=", builder.and_(number, word(bit)), word(0)))
+
+
+def after_steps(builder: Any, index: Any, number: int) -> Any:
+    """What follows in this context runs at the end of every so many steps of a loop."""
+    word = index.type
+    place = builder.and_(index, word(number - 1))
+    return builder.if_then(builder.icmp_unsigned("==", place, word(number - 1)), likely=False)
 
 
 @emitted
@@ -190,3 +208,49 @@ def advance(loops: int, begin: int, end: int, index: int, s: int, t: int) -> tup
         s -= (load(loop, 0) - 1) * load(loop, 1) - load(loop, 3)
         t -= (load(loop, 0) - 1) * load(loop, 2) - load(loop, 4)
     return s, t
+
+
+class Pairs:
+    """Writes the combination of values in pairs as they come, so that few roundings add up.
+
+    Level i holds the combination of 2^i of them, or nothing, as the bits of their number say.
+    """
+
+    def __init__(self, builder: Any, neutral: Any, combined: Callable[[list[Any]], Any]) -> None:
+        self.builder, self.combined = builder, combined
+        room = ir.ArrayType(neutral.type, MOST_LEVELS)
+        self.levels = cgutils.alloca_once(builder, room)  # type: ignore[no-untyped-call]
+        self.value = cgutils.alloca_once(builder, neutral.type)  # type: ignore[no-untyped-call]
+        self.count = cgutils.alloca_once(builder, WORD)  # type: ignore[no-untyped-call]
+        builder.store(WORD(0), self.count)
+
+    def push(self, values: list[Any]) -> None:
+        """Take the combination of some values as the next one."""
+        builder, count = self.builder, self.builder.load(self.count)
+        builder.store(self.combined(values), self.value)
+        builder.store(builder.add(count, WORD(1)), self.count)
+        with cgutils.for_range(builder, WORD(MOST_LEVELS), intp=WORD) as level:
+            with builder.if_then(builder.not_(self._holds(count, level.index))):
+                builder.store(builder.load(self.value), self._place(level.index))
+                level.do_break()
+            self._join(level.index)
+
+    def total(self, values: list[Any]) -> Any:
+        """The combination of all that came, and of these."""
+        builder, count = self.builder, self.builder.load(self.count)
+        builder.store(self.combined(values), self.value)
+        with builder.if_then(builder.icmp_unsigned("!=", count, WORD(0)), likely=False):
+            with cgutils.for_range(builder, WORD(MOST_LEVELS), intp=WORD) as level:
+                with builder.if_then(self._holds(count, level.index)):
+                    self._join(level.index)
+        return builder.load(self.value)
+
+    def _holds(self, count: Any, level: Any) -> Any:
+        return self.builder.trunc(self.builder.lshr(count, level), ir.IntType(1))
+
+    def _join(self, level: Any) -> None:
+        values = [self.builder.load(at) for at in (self._place(level), self.value)]
+        self.builder.store(self.combined(values), self.value)
+
+    def _place(self, level: Any) -> Any:
+        return self.builder.gep(self.levels, [WORD(0), level], inbounds=True)

@@ -1,6 +1,8 @@
 """The host kernels as NumPy calls, blocked so that transpositions use whole cache lines."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import pairwise
 from itertools import product as combinations
 from math import prod
 from typing import Any
@@ -8,7 +10,9 @@ from typing import Any
 import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
 
+from contract.compute import is_blas_type
 from contract.operators import BinaryOperator
+from contract.run.blas_threads import blas_threads
 from contract.run.host_kernels import (
     PARALLEL_BYTES,
     BoxKernel,
@@ -24,10 +28,12 @@ from contract.run.host_kernels import (
 )
 from contract.run.host_operators import UFUNCS
 from contract.run.host_views import Array
+from contract.run.matrix_slices import LOOP_PRODUCTS, in_slices
 from contract.run.workers import Workers
 
 __all__ = ["NumpyKernels"]
 
+SLICE_ELEMENTS = 1 << 22  # of a copy, between which Python looks for signals
 TILE = 64  # elements along each of the two dimensions of a transposing tile
 
 
@@ -50,18 +56,19 @@ class NumpyKernels:
         source_dtype: str,
         target_dtype: str,
     ) -> CopyKernel:
-        blocks = _copy_blocks(extents, source_strides, target_strides)
+        found = cache(lambda: _copy_blocks(extents, source_strides, target_strides))
         large = prod(extents) * np.dtype(target_dtype).itemsize >= PARALLEL_BYTES
 
         def run(source: Array, source_offset: int, target: Array, target_offset: int) -> None:
             read = strided_view(source, source_offset, extents, source_strides)
             write = strided_view(target, target_offset, extents, target_strides)
+            blocks = found()
             if blocks is None:
                 _convert(read, write)
                 return
 
             def part(begin: int, end: int) -> None:
-                for block in blocks[begin:end]:
+                for block in self.workers.going(blocks[begin:end]):
                     _convert(read[block], write[block])
 
             self.workers.map(part, self.workers.split(len(blocks), 1 if large else len(blocks)))
@@ -116,7 +123,8 @@ class NumpyKernels:
         return run
 
     def matmul(self, dtype: str) -> MatmulKernel:
-        return _matmul
+        matmul = blas_threads().guarded(_matmul) if is_blas_type(dtype) else _matmul
+        return in_slices(matmul, dtype, self.workers)
 
     def tiles(
         self, a: np.dtype[Any], b: np.dtype[Any], dtype: np.dtype[Any]
@@ -140,7 +148,24 @@ class NumpyKernels:
                     (a, b, d), (a0, b0, d0), shapes, strides, strict=True
                 )
             ]
-            np.einsum(views[0], of_a, views[1], of_b, of_d, out=views[2])
+            for one, two, out in self.workers.going(pieces(views)):
+                np.einsum(one, of_a, two, of_b, of_d, out=out)
+
+        def pieces(views: list[Array]) -> Iterator[list[Array]]:
+            """The views, cut along the longest loop of the result where there is much to do."""
+            extent, cut = max((table[at][1], at) for at in of_d) if of_d else (1, -1)
+            count = min(max(prod(row[1] for row in table) // LOOP_PRODUCTS, 1), extent)
+            if count == 1:
+                yield views
+                return
+            every = of_a, of_b, of_d
+            axes = [own.index(cut) if cut in own else None for own in every]
+            edges = [extent * at // count for at in range(count + 1)]
+            for begin, end in pairwise(edges):
+                yield [
+                    x if axis is None else x[(*[slice(None)] * axis, slice(begin, end))]
+                    for x, axis in zip(views, axes, strict=True)
+                ]
 
         return run
 
@@ -177,7 +202,7 @@ def _copy_blocks(
                 blocks[at] = extents[at]
     else:
         slowest = max(large, key=lambda at: abs(target_strides[at]))
-        blocks[slowest] = -(-extents[slowest] // 8)
+        blocks[slowest] = -(-extents[slowest] // max(8, prod(extents) // SLICE_ELEMENTS))
     ranges = [
         [slice(start, start + block) for start in range(0, extent, block)]
         for extent, block in zip(extents, blocks, strict=True)

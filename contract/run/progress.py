@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from contract.errors import NotSupportedError
+from contract.errors import InvalidValueError, NotSupportedError
 
 __all__ = ["PATIENCE", "counted", "reporting"]
 
@@ -21,6 +21,8 @@ _wanted: ContextVar[bool | None] = ContextVar("progress", default=None)
 @contextmanager
 def reporting(wanted: bool | None) -> Iterator[None]:
     """The time in which bars are shown (True), never shown (False), or shown after a while."""
+    if not isinstance(wanted, bool | None):
+        raise InvalidValueError(f"progress is True, False or None: it is {wanted!r}.")
     if wanted and _tqdm() is None:
         raise NotSupportedError("progress=True needs tqdm, which is not installed.")
     token = _wanted.set(wanted)

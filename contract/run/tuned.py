@@ -1,15 +1,15 @@
 """Plans for one operation that are tried call by call until the fastest is known."""
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
 import numpy as np
 
 from contract.autotune import Tuning, fastest
+from contract.forks import reentrant_lock
 from contract.logging import LOGGER, Level, Ranges
 from contract.plan import Plan
-from contract.run.arrays import Array
+from contract.run.arrays import Array, require_free
 from contract.run.executor import Executor, Loaded, Measurement, Scalars, observed
 
 __all__ = ["TunedPlan", "measured_fastest"]
@@ -60,7 +60,7 @@ class TunedPlan(Loaded):
         self._executor = executor
         self._settled = settled
         self._tuning = Tuning(len(candidates))
-        self._lock = threading.Lock()
+        self._lock = reentrant_lock()
         self._pending: list[tuple[int, Measurement]] = []
 
     @property
@@ -123,7 +123,7 @@ class TunedPlan(Loaded):
         before = self._executor.preparations()
         try:
             measurement = self._executor.timed(run)
-        except BaseException:
+        except Exception:
             self._record(at, inf)
             raise
         if self._executor.preparations() != before:
@@ -154,8 +154,14 @@ class TunedPlan(Loaded):
 def measured_fastest(
     candidates: Sequence[Loaded], executor: Executor
 ) -> tuple[Loaded, tuple[float, ...]]:
-    """The fastest candidate on operands of ones, and the seconds of each; waits for a device."""
+    """The fastest candidate on operands of ones, and the seconds of each; waits for a device.
+
+    InsufficientWorkspaceError where there is no memory for such operands.
+    """
     plan = candidates[0].plan
+    given = plan.slots[: plan.inputs + 1 + (plan.addend is not None)]
+    needed = sum(slot.bytes for slot in given) + max(x.required_workspace for x in candidates)
+    require_free(executor.arrays, needed, "operands of its own, on which candidates are measured")
     inputs = [executor.allocate(slot.tensor) for slot in plan.slots[: plan.inputs]]
     addend = None if plan.addend is None else executor.allocate(plan.slots[plan.addend].tensor)
     for array in (*inputs, *([] if addend is None else [addend])):

@@ -4,16 +4,22 @@ import ctypes
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from contract.errors import ExecutionError
+from contract.forks import renew_in_children
+from contract.run.gate import Gate
 
 __all__ = ["Workers", "usable_cores"]
 
 Range = tuple[int, int]
+Item = TypeVar("Item")
 Part = tuple[Any, ...]  # the arguments of one part of the work
 
 
@@ -36,9 +42,10 @@ class Workers:
         self.threads = threads or usable_cores()
         self.make_room: Callable[[], None] | None = None
         self._inside = _Inside()
-        self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
         self._others = _Others()
+        self._crew: _Crew | None = None
+        self._works: set[_Work] = set()
+        renew_in_children(self)
 
     def split(self, total: int, minimum: int, each: int = 1) -> list[Range]:
         """At most ``each`` ranges for a thread, none below ``minimum`` unless it is the only one.
@@ -56,81 +63,178 @@ class Workers:
         return max(1, min(self.threads, total // max(minimum, 1)))
 
     def map(self, function: Callable[..., None], parts: Sequence[Part]) -> None:
-        """Call the function for every part; the first exception is raised after all have ended.
+        """Call the function for every part; an exception is raised after all have ended.
 
         There may be more parts than threads: each thread that is free takes the next one, so a
-        thread that is slow or held up gets fewer of them.
+        thread that is slow or held up gets fewer of them. After an exception nobody takes one.
         """
-        if len(parts) == 1:
-            function(*parts[0])
+        if len(parts) == 1 or self.threads == 1 or self.is_inside():
+            for part in self.going(parts):
+                function(*part)
             return
-        left, errors = deque(parts), list[BaseException]()
-        futures = self._submitted(partial(self._take, function, left, errors), len(parts) - 1)
-        self._take(function, left, errors)
-        for future in futures:
-            if not future.cancel():
-                future.result()
-        if errors:
-            raise errors[0]
+        work = _Work(function, deque(parts))
+        try:
+            self._works.add(work)
+            self._call_others(partial(self._help, work), len(parts) - 1)
+            self._take(work)
+        except _BrokenOffError:
+            """Another thread has an error."""
+        except BaseException:
+            work.broken_off = True
+            raise
+        finally:
+            work.gate.close()  # others use memory of this call
+            self._works.discard(work)
+        if work.errors:
+            raise work.errors[0]
+        if work.gate.lost:
+            raise ExecutionError("The process was forked in the midst of this call.")
+
+    def going(self, items: Iterable[Item]) -> Iterable[Item]:
+        """What is to be done in a part, unless the call ends early, for whatever reason."""
+        work = self._inside.work
+        return items if work is None else _going(work, items)
+
+    def check(self) -> None:
+        """End the part that the calling thread does, if any, where the call ends early."""
+        work = self._inside.work
+        if work is not None and work.broken_off:
+            raise _BrokenOffError
 
     def is_inside(self) -> bool:
         """Whether the calling thread is doing a part."""
-        return self._inside.flag
+        return self._inside.work is not None
 
     def keep_apart(self) -> None:
         """Keep the other threads off the core that the caller runs on."""
         self._others.keep_apart()
 
-    def start(self, work: Callable[[], None]) -> "Future[None] | None":
-        """Give ``work`` to another thread; None while they are ended."""
-        with suppress(RuntimeError):
-            return self._executor().submit(work)
-        return None
-
-    def _submitted(self, work: Callable[[], None], most: int) -> list["Future[None]"]:
-        """``work`` given to other threads, to none inside a part."""
-        if self.is_inside():
-            return []
-        if self.make_room is not None:
-            self.make_room()
-        self.keep_apart()
-        given = (self.start(work) for _ in range(min(most, self.threads - 1)))
-        return [future for future in given if future is not None]
+    def start(self, task: Callable[[], None]) -> bool:
+        """Give a task to another thread; False where there is none."""
+        crew = self._crew
+        if crew is None:
+            self._crew = crew = _Crew(max(self.threads - 1, 1), self._others.add)
+        return crew.give(task)
 
     def close(self) -> None:
         """End the threads; parts that run are finished first."""
         if self.make_room is not None:
             self.make_room()
-        with self._lock:
-            pool, self._pool, self._others = self._pool, None, _Others()
-        if pool is not None:
-            pool.shutdown()
+        crew, self._crew, self._others = self._crew, None, _Others()
+        if crew is not None:
+            crew.end()
 
-    def _executor(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._pool is None:
-                count = max(self.threads - 1, 1)
-                self._pool = ThreadPoolExecutor(count, "contract", self._others.add)
-            return self._pool
+    def renew(self) -> None:
+        """In a child of a fork there are no other threads."""
+        self._crew, self._others = None, _Others()
+        for work in self._works:
+            work.gate.lose()
 
-    def _take(
-        self, function: Callable[..., None], left: deque[Part], errors: list[BaseException]
-    ) -> None:
+    def _call_others(self, task: Callable[[], None], most: int) -> None:
+        """Give ``task`` to other threads."""
+        if self.make_room is not None:
+            self.make_room()
+        self.keep_apart()
+        for _ in range(min(most, self.threads - 1)):
+            self.start(task)
+
+    def _help(self, work: "_Work") -> None:
+        """Take parts in another thread, unless the caller has left already."""
+        if work.gate.enter() != 0:
+            return
+        try:
+            self._take(work)
+        except BaseException as error:
+            if not work.broken_off:
+                work.errors.append(error)
+            work.broken_off = True
+        finally:
+            work.gate.leave()
+
+    def _take(self, work: "_Work") -> None:
         """Run parts, one after the other, until another thread has begun the last one."""
-        before = self.is_inside()
-        self._inside.flag = True
-        for part in _taken(left):
+        try:
+            self._inside.work = work
+            for part in _going(work, _taken(work.left)):
+                work.function(*part)
+        finally:
+            self._inside.work = None
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A call of ``map``, while it lasts; ``broken_off``: nobody wants the rest."""
+
+    function: Callable[..., None]
+    left: deque[Part]
+    errors: list[BaseException] = field(default_factory=list)
+    gate: Gate = field(default_factory=Gate)
+    broken_off: bool = False
+
+
+class _BrokenOffError(Exception):
+    """Ends a part of a call that ends early."""
+
+
+def _going(work: _Work, items: Iterable[Item]) -> Iterator[Item]:
+    for item in items:
+        if work.broken_off:
+            raise _BrokenOffError
+        yield item
+
+
+class _Crew:
+    """Threads that wait for tasks, ``most`` of them; they end when nobody can give them any.
+
+    To give a task takes no lock, for a handler of signals may do so at any moment; an executor of
+    the standard library takes one. Nothing waits for the threads when the interpreter ends.
+    """
+
+    def __init__(self, most: int, begin: Callable[[], None]) -> None:
+        self._most, self._begin = most, begin
+        self._tasks = SimpleQueue[Callable[[], None] | None]()
+        self._threads: list[threading.Thread] = []
+
+    def give(self, task: Callable[[], None]) -> bool:
+        """Let a thread do the task; False where no thread can be started."""
+        at = len(self._threads)
+        if at < self._most:
+            given = self._tasks, self._begin
+            name = f"contract_{at}"
+            thread = threading.Thread(target=_do_tasks, args=given, name=name, daemon=True)
             try:
-                function(*part)
-            except BaseException as error:
-                errors.append(error)
-        self._inside.flag = before
+                thread.start()
+            except RuntimeError:  # there are too many, or the interpreter ends
+                return False
+            self._threads.append(thread)
+        self._tasks.put(task)
+        return True
+
+    def end(self) -> None:
+        """End the threads when each has done its task."""
+        self._dismiss()
+        for thread in self._threads:
+            thread.join()
+
+    def _dismiss(self) -> None:
+        for _ in self._threads:
+            self._tasks.put(None)
+
+    def __del__(self) -> None:
+        self._dismiss()
+
+
+def _do_tasks(tasks: "SimpleQueue[Callable[[], None] | None]", begin: Callable[[], None]) -> None:
+    begin()
+    while (task := tasks.get()) is not None:
+        task()
+        del task  # with what it refers to
 
 
 class _Inside(threading.local):
-    """Whether a thread is doing a part."""
+    """What a thread is doing a part of."""
 
-    flag = False
+    work: _Work | None = None
 
 
 class _Others:

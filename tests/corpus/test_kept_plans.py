@@ -14,6 +14,7 @@ import pytest
 
 import contract as ct
 from contract.cache import Statistics
+from contract.run.executor import footprint
 from tests.devices import Device
 
 TUNED = ct.PlanPreference(autotune=ct.AutotuneMode.INCREMENTAL, incremental_count=2)
@@ -146,9 +147,9 @@ def test_a_limit_holds_for_plans_from_a_file(tmp_path: Path) -> None:
     with ct.Handle() as handle:
         handle.read_plans(tmp_path / "plans.json")
         ((key, record),) = handle._kept._read.items()
-        footprint = handle._planning.footprint(record.plan)
-        tight = replace(limited, memory_limit=footprint.total - 1)
+        needed = footprint(handle.executor, record.plan).total
+        tight = replace(limited, memory_limit=needed - 1)
         handle._kept._read = {(key[0], tight): record}
-        with pytest.raises(ct.InsufficientWorkspaceError, match=str(footprint.total)):
+        with pytest.raises(ct.InsufficientWorkspaceError, match=str(needed)):
             ct.contract("ij,jk->ki", x, x, preference=tight, handle=handle)
         assert handle.plans.statistics.restored == 0

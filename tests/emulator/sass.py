@@ -90,7 +90,7 @@ def _jumps(lines: list[tuple[str, str]], labels: dict[str, int]) -> list[tuple[i
 
 
 def _parsed(cubin: bytes) -> tuple[list[tuple[str, str]], dict[str, int]]:
-    """Opcodes with the labels that they name, and before which of them labels stand."""
+    """Opcodes with what follows them, and before which of them labels stand."""
     lines: list[tuple[str, str]] = []
     labels: dict[str, int] = {}
     for line in _listing(cubin).splitlines():
@@ -98,8 +98,7 @@ def _parsed(cubin: bytes) -> tuple[list[tuple[str, str]], dict[str, int]]:
         if label:
             labels[label[1]] = len(lines)
         elif instruction:
-            target = re.search(r"`\((\.L_x_\d+)\)", instruction[2])
-            lines.append((instruction[1], target[1] if target else ""))
+            lines.append((instruction[1], instruction[2]))
     return lines, labels
 
 

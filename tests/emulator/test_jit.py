@@ -8,8 +8,9 @@ import pytest
 import contract as ct
 from contract.kernels.architectures import architecture_of
 from contract.kernels.call import KernelCall
+from contract.kernels.configurations import TensorTile
 from contract.kernels.lower import lower
-from contract.plan import Plan
+from contract.plan import Gett, Plan
 from contract.planner import make_plan
 
 from . import nvrtc
@@ -25,11 +26,19 @@ def operand(modes: str, extents: dict[str, int], dtype: str = "float32") -> ct.O
 
 
 def product(text: str, compute: str, preference: ct.PlanPreference = JIT) -> Plan:
+    """By the CUDA cores, or for TF32 by the best tile of the tensor cores."""
     extents = {"a": 20, "b": 7, "c": 33, "k": 5, "q": 9, "n": 12}
     inputs, output = text.split("->")
     a, b = (operand(modes, extents) for modes in inputs.split(","))
     made = ct.Contraction((a, b), operand(output, extents), compute=ct.ComputeType(compute))
-    return make_plan(made, replace(preference, algo=ct.Algo.GETT), architecture_of(90))
+    wanted = replace(preference, algo=ct.Algo.GETT)
+    plans = (make_plan(made, replace(wanted, kernel_rank=rank), HOPPER) for rank in range(6))
+    return next(plan for plan in plans if by_tensor_cores(plan) is (compute == "TF32"))
+
+
+def by_tensor_cores(plan: Plan) -> bool:
+    shares = [step.share for step in plan.steps if isinstance(step, Gett)]
+    return any(share is not None and isinstance(share.tile, TensorTile) for share in shares)
 
 
 def permutation(preference: ct.PlanPreference = JIT) -> Plan:

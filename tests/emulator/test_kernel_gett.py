@@ -15,6 +15,7 @@ from contract.kernels.gett_model import share
 from contract.kernels.gett_tiles import Extents, Share
 from contract.operators import Operator
 
+from . import nvrtc
 from .device import Device, Options, Schedule
 from .launching import run_call
 from .products import HAVE, Case, Data, Layout, case, check, modes, workload
@@ -89,6 +90,16 @@ def test_vectors_in_every_direction(device: Device, rng: Rng, first: tuple[int, 
         made = case(modes(m=(m,), n=(n,), k=(k,)), first=first)
         stub = run(device, rng, made, tile=SMALL)
         assert stub.count(", 4>") == 3 + (stub.count("Addend<float, Operator::IDENTITY, 4>, 4>"))
+
+
+@pytest.mark.usefixtures("device")  # its compiler
+@pytest.mark.skipif(nvrtc.version() >= (13, 0), reason="CUDA 13 compiles for 7.5 and newer")
+def test_steps_through_registers_where_there_is_no_cp_async(rng: Rng) -> None:
+    for made in (
+        case(modes(m=(33,), n=(40,), k=(4 * SMALL.k + 5,)), first=(2, 1), shift=1),
+        case(modes(m=(64,), n=(68,), k=(SMALL.k + 4,)), first=(2, 1, 0)),
+    ):
+        run(Device("sm_60"), rng, made, tile=SMALL)
 
 
 # --- loops --------------------------------------------------------------------------------------
@@ -212,6 +223,8 @@ def test_parts_are_added_in_order(device: Device, rng: Rng) -> None:
 
 TYPES = [
     ("float64", PAIR, {}),
+    ("float64", CORE_TILES[8][4], {}),
+    ("complex64", CORE_TILES[8][5], {}),
     ("complex128", QUAD, {}),
     ("int8", SMALL, {}),
     ("uint16", SMALL, {}),

@@ -17,6 +17,7 @@ from contract.kernels.configurations import Arithmetic, TensorTile, tensor_tiles
 from contract.kernels.gett import gett_calls
 from contract.kernels.gett_model import share
 from contract.kernels.gett_tiles import Share, resident
+from contract.kernels.product import Problem
 from contract.operators import Operator
 
 from .device import Device, Options, Schedule
@@ -108,27 +109,39 @@ def test_every_tile(
 
 
 @pytest.mark.parametrize(
-    ("kind", "row", "rows", "written"),
+    ("kind", "row", "rows", "columns", "written"),
     [
-        (KINDS[0], 2, (16, 40), "4, 8, 4"),
-        (KINDS[4], 1, (24, 48), "4, 8, 8"),
-        (KINDS[1], 1, (16, 40), "4, 8, 4"),
-        (KINDS[4], 1, (32, 24), "4, 16, 8"),
-        (KINDS[4], 0, (16, 48), "8, 16, 8"),
-        (KINDS[9], 0, (8, 24), "2, 4, 4"),
-        (KINDS[9], 3, (8, 6), "2, 4, 4"),
-        (KINDS[9], 5, (4, 6), "2, 4, 4"),
-        (KINDS[10], 2, (8, 12), "2, 4, 4"),
+        (KINDS[0], 2, (16, 40), 9, "4, 8, 4"),
+        (KINDS[0], 2, (16, 40), 57, "4, 4, 4"),
+        (KINDS[1], 1, (16, 40), 9, "4, 8, 4"),
+        (KINDS[4], 1, (24, 48), 9, "4, 8, 8"),
+        (KINDS[4], 1, (32, 24), 9, "4, 16, 8"),
+        (KINDS[4], 1, (32, 24), 121, "4, 8, 8"),
+        (KINDS[4], 0, (16, 48), 9, "8, 16, 8"),
+        (KINDS[9], 0, (8, 24), 9, "2, 4, 4"),
+        (KINDS[9], 0, (8, 24), 57, "2, 2, 2"),
+        (KINDS[9], 3, (8, 6), 9, "2, 4, 4"),
+        (KINDS[9], 5, (4, 6), 9, "2, 4, 4"),
+        (KINDS[10], 2, (8, 12), 9, "2, 4, 4"),
     ],
     ids=lambda x: x[0].unit + "-" + x[2] if isinstance(x, tuple) and len(x) == 4 else str(x),
 )
 def test_rows_of_a_are_not_those_of_d(
-    device: Device, rng: Rng, kind: Kind, row: int, rows: tuple[int, int], written: str
+    device: Device,
+    rng: Rng,
+    kind: Kind,
+    row: int,
+    rows: tuple[int, int],
+    columns: int,
+    written: str,
 ) -> None:
-    """One mode lies side by side in A and another in D: both are accessed in vectors."""
+    """One mode lies side by side in A and another in D: both are accessed in vectors.
+
+    Of the two, the larger tensor has the longer runs.
+    """
     _, types, dtype, compute = kind
     tile = tiles(kind)[row]
-    loops = modes(l=(3,), m=(*rows, 3), n=(tile.n - 7,), k=(tile.k + 9,))
+    loops = modes(l=(3,), m=(*rows, 3), n=(columns,), k=(tile.k + 9,))
     made = case(loops, dtype, types=types, compute=compute)
     order = {"a": (1, 2, 3, 5, 0), "d": (2, 1, 4, 3, 0), "c": (4, 2, 1, 3, 0)}
     layouts = {name: Layout(x) for name, x in order.items()} | {"b": made.layouts["b"]}
@@ -161,6 +174,20 @@ def test_blocks_go_on_to_further_tiles(device: Device, rng: Rng) -> None:
     assert call.grid[0] == tile.resident < 7 * 3
     for options in SCHEDULES:
         run(device, rng, made, tile, architecture=alone, options=options)
+
+
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[4], KINDS[9]], ids=lambda kind: kind[0].unit)
+def test_offsets_of_64_bits(
+    device: Device, rng: Rng, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """Those of tensors of more than 2^31 elements."""
+    monkeypatch.setattr(Problem, "is_wide", True)
+    _, types, dtype, compute = kind
+    tile = tiles(kind)[2]
+    loops = modes(l=(2,), m=(tile.m + 8, 3), n=(tile.n - 4,), k=(12, 13))
+    for first in ((), (4, 3)):
+        made = case(loops, dtype, types=types, compute=compute, first=first)
+        assert "long long" in run(device, rng, made, tile)
 
 
 def test_bits_do_not_depend_on_the_schedule(device: Device, rng: Rng) -> None:

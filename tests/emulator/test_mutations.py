@@ -421,8 +421,8 @@ BUGS = (
     ),
     Bug(
         "a k twice in a fragment",
-        "k + depth(2 * w + 1));",
-        "k + depth(2 * w));",
+        "k, depth(2 * w + 1));",
+        "k, depth(2 * w));",
         check_turned16,
     ),
     Bug(

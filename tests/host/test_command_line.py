@@ -6,8 +6,10 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import ml_dtypes
 import numpy as np
@@ -17,7 +19,8 @@ import contract
 from contract import Handle, demo, files, plan_files
 from contract.__main__ import main
 from contract.calibration import CHECKS, constants, with_constants
-from contract.files import ArrayFile
+from contract.errors import InvalidValueError
+from contract.files import ArrayFile, read
 from contract.heuristics import HOST
 from contract.run import calibrating
 from contract.run.calibrating import Calibration, Choices
@@ -292,6 +295,16 @@ def negative_extents():
     Path("bad.npy").write_bytes(Path("A.npy").read_bytes().replace(b"(4, 5, 6)", b"(-4,5,-6)"))
 
 
+def unclosed_bracket():
+    good = Path("A.npy").read_bytes()
+    Path("bad.npy").write_bytes(good.replace(b"(4, 5, 6), }", b"(4, 5, 6, } "))
+
+
+def unknown_type():
+    good = Path("A.npy").read_bytes()
+    Path("bad.npy").write_bytes(good.replace(b"'<f8'", b"[{}] "))
+
+
 def unknown_version():
     Path("bad.npy").write_bytes(b"\x93NUMPY\x09\x00" + bytes(100))
 
@@ -316,6 +329,16 @@ def damaged_archive():
     Path("bad.npy").write_bytes(data)
 
 
+def test_a_header_with_any_byte_changed_is_read_or_refused(folder):
+    good = Path("A.npy").read_bytes()
+    for at in range(128):
+        for byte in b"\0([{'\"\\\n9-x#\xff":
+            Path("bad.npy").write_bytes(good[:at] + bytes([byte]) + good[at + 1 :])
+            with suppress(InvalidValueError), catch_warnings():
+                simplefilter("ignore")  # of syntax that is legal and odd
+                assert read(ArrayFile(Path("bad.npy"))).nbytes <= len(good)
+
+
 def archive_of_text():
     with zipfile.ZipFile("bad.npy", "w") as archive:
         archive.writestr("A.npy", "no array")
@@ -336,6 +359,7 @@ def archive_of_objects():
     [
         *(object_npy, plain_pickle, text_file, empty_file, truncated_data, truncated_header),
         *(huge_extents, negative_extents, unknown_version, strings, records),
+        *(unclosed_bracket, unknown_type),
         *(truncated_archive, damaged_archive, archive_of_text, archive_without_arrays),
         archive_of_objects,
     ],

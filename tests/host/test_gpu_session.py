@@ -21,7 +21,7 @@ def session(tmp_path: Path) -> Session:
     """One whose folders are there."""
     for name in ("folder", "out"):
         (tmp_path / name).mkdir()
-    return Session(tmp_path / "folder", tmp_path / "out", 1e-5, time.monotonic() + 60)
+    return Session(tmp_path / "folder", tmp_path / "out", 1e-5, "cupy,torch", time.monotonic() + 60)
 
 
 def task(code: str, seconds: float = 60, **more: str | Path) -> Task:
@@ -47,7 +47,7 @@ def test_a_task_is_logged_and_finds_the_checkout(session: Session) -> None:
 def test_failures_and_absence_are_named(session: Session) -> None:
     assert result_of(task("raise SystemExit(3)"), session).status == "exit status 3"
     assert result_of(task("", absent="no tool"), session).status == "no tool"
-    late = Session(session.folder, session.out, None, time.monotonic() - 1)
+    late = Session(session.folder, session.out, end=time.monotonic() - 1)
     assert result_of(task(""), late).status == "left out: no time"
 
 

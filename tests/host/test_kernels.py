@@ -2,7 +2,11 @@
 
 import ctypes
 import itertools
+import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -14,6 +18,7 @@ import contract as ct
 from contract.heuristics import COMPILED, NARROW_BLAS, Cpu
 from contract.operators import BinaryOperator
 from contract.run import host, numba_copies, numba_passes
+from contract.run import memory as memory_module
 from contract.run.blas_threads import BlasThreads, blas_threads
 from contract.run.host import HostExecutor
 from contract.run.host_kernels import HostKernels, TileSource, flatten, strided_view
@@ -472,10 +477,52 @@ def test_what_is_lent_comes_back_when_nothing_refers_to_it() -> None:
     del x
     assert pool.lend(40).ctypes.data != first, "much more than is asked for would lie idle"
     assert pool.lend(470).ctypes.data == first
-    lent = pool.lend(480)
-    with pool._lock:  # a thread that holds it may be the one in which memory comes back
-        del lent
-    assert pool.lend(480).size == 480
+
+
+def test_memory_comes_back_in_the_midst_of_anything() -> None:
+    """At each line of the pool that runs in turn: Python may end an array, or run a handler."""
+    for at in range(1, 60):
+        pool = MemoryPool()
+        lent, kept = [pool.lend(480)], [pool.take(size) for size in (500, 700, 900)]
+        for each in kept:
+            pool.give(each)
+
+        def handler(pool: MemoryPool = pool, lent: list[Any] = lent) -> None:
+            lent.clear()
+            pool.give(pool.take(600))
+
+        with at_line(memory_module.__file__, at, handler):
+            taken = [pool.lend(480), pool.take(800), pool.take(480), pool.lend(2000)]
+            pool.give(taken[1])
+        assert all(x.size >= size for x, size in zip(taken, (480, 800, 480, 2000), strict=True))
+        places = [x.ctypes.data for x in (taken[0], *taken[2:])]
+        assert len(set(places)) == 3
+        free = [x.ctypes.data for x in pool._free.values()]
+        assert len(set(free)) == len(free) <= 6
+        assert not {*free, *(x.ctypes.data for x in pool._last)} & set(places)
+
+
+@contextmanager
+def at_line(path: str, at: int, call: Callable[[], None]) -> Iterator[None]:
+    """A time in which something is called before the ``at``-th line of a file that runs."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename != path:
+            return None
+        lines += event == "line"
+        if lines == at:
+            lines += 1
+            call()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 def test_large_results_lie_in_memory_of_earlier_ones() -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from inspect import signature
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +144,16 @@ def test_a_call_is_logged_before_anything_is_checked(heard: list[Record], verb: 
     message = " ".join(str(refused.value).splitlines())
     assert heard[-1] == (1, verb, f"{type(refused.value).__name__}: {message}")
     assert [record[0] for record in heard].count(1) == 1
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_only_arguments_are_logged(heard: list[Record], verb: str) -> None:
+    """No other local name of the verb, whatever it is called."""
+    VERBS[verb][0]()
+    named = ct.ContractExpression.__call__ if verb == "ContractExpression" else None
+    known = signature(named or attrgetter(verb)(ct)).parameters
+    logged = re.findall(r"(?:^| )([a-z_]+)=", heard[0][2])
+    assert set(logged) <= {*known, "expr", "operands"}
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """The compiled reductions against NumPy in higher precision, on strided memory with guards."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import contract as ct
 
 pytest.importorskip("numba")
 
@@ -310,3 +312,47 @@ def test_an_empty_target_is_left_alone() -> None:
 )
 def test_other_types_are_left_to_numpy(source: str, target: str, operator: BinaryOperator) -> None:
     assert reduction([2], [1], [1], [3], [2], source, target, operator) is None
+
+
+def _tenths(*extents: int, dtype: str = "float32") -> Any:
+    return np.full(extents, 0.1, dtype)
+
+
+TENTHS = 10**7
+LONG_SUMS: dict[str, Callable[[], Any]] = {
+    "side by side": lambda: ct.contract("i->", _tenths(TENTHS)),
+    "backwards": lambda: ct.contract("i->", _tenths(TENTHS)[::-1]),
+    "apart": lambda: ct.contract("i->", _tenths(2 * TENTHS)[::2]),
+    "in pairs": lambda: ct.contract("ij->j", _tenths(TENTHS, 2))[1],
+    "complex": lambda: ct.contract("i->", _tenths(TENTHS, dtype="complex64")).real,
+    "products": lambda: ct.contract("i,i->", _tenths(TENTHS), np.ones(TENTHS, "float32")),
+    "rows of products": lambda: ct.contract(
+        "ij,ij->", _tenths(TENTHS // 50, 51)[:, :50], np.ones((TENTHS // 50, 51), "float32")[:, :50]
+    ),
+}
+
+
+@pytest.mark.parametrize("how", LONG_SUMS)
+def test_long_sums_lose_no_more_than_numpy(how: str) -> None:
+    """Every term has the same rounding error, so that errors of running sums add up."""
+    exact = float(np.float32(0.1)) * TENTHS
+    assert abs(float(LONG_SUMS[how]()) / exact - 1) < 2e-6
+
+
+def test_ones_beyond_what_float32_counts() -> None:
+    assert ct.contract("i->", np.broadcast_to(np.float32(1), (1 << 31,))) == 1 << 31
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int16"])
+def test_no_element_is_lost_between_blocks(dtype: str, rng: np.random.Generator) -> None:
+    """Lengths around those of blocks and their pairs; the sums are exact."""
+    with ct.Handle(kernels="numba", threads=1) as handle:
+        for around in (1 << 10, 1 << 11, 1 << 12, 3 << 12, 1 << 14, 5 << 13, 1 << 16):
+            for n in around + rng.integers(-70, 70, 4):
+                x = rng.integers(-9, 9, n).astype(dtype)
+                y = rng.integers(-9, 9, n).astype(dtype)
+                for a, b in ((x, y), (x[::-1], y), (x[::2], y[: x[::2].size])):
+                    assert ct.contract("i->", a, handle=handle) == a.astype(dtype).sum(dtype=dtype)
+                    assert ct.contract("i,i->", a, b, handle=handle) == (a * b).sum(dtype=dtype)
+                if dtype != "complex64":
+                    assert ct.reduce("i->", x, op="max", handle=handle) == x.max()

@@ -61,6 +61,43 @@ REFUSED: list[Callable[[], Any]] = [
     lambda: ct.ElementwiseOperation((BYTE,), LONGER, padding=ct.Padding((1,), (0,), 0.5)),
     lambda: ct.Padding((1.5,), (0,)),
     lambda: ct.Handle().contract(None, 1, A[0], A[0], 0, None, A[0]),
+    lambda: Tensor.named("NCHW", None),
+    lambda: Tensor.named("NCHW", dict.fromkeys("NCHW")),
+    lambda: Tensor.named(ONE, dict.fromkeys("NCHW", 1)),
+    lambda: Tensor((3,), alignment=np.ones(2)),
+    lambda: ct.Contraction(5, V),
+    lambda: ct.Contraction((V,), V, labels=5),
+    lambda: ct.Contraction((V,), V, labels=(None,)),
+    lambda: ct.Contraction((V,), V, dtype=5),
+    lambda: ct.Contraction((V,), V, same=None),
+    lambda: ct.Contraction((V,), V, same=("x",)),
+    lambda: ct.Reduction(None, V),
+    lambda: ct.ElementwiseOperation(None, V),
+    lambda: ct.ElementwiseOperation((V, V), V, None),
+    lambda: ct.ElementwiseOperation((V,), V, padding=5),
+    lambda: ct.PlanPreference(path={}),
+    lambda: ct.PlanPreference(kernel_rank=True),
+    lambda: ct.PlanPreference(memory_limit=True),
+    lambda: ct.PlanPreference(incremental_count=True),
+    lambda: ct.Handle(preference=5),
+    lambda: ct.Handle(threads=True),
+    lambda: ct.Handle(kernels=np.ones(2)),
+    lambda: ct.Handle().plan(None),
+    lambda: ct.Handle().plan(ct.Contraction((V,), V), 5),
+    lambda: ct.Handle().estimate_workspace(None),
+    lambda: ct.Handle().estimate_workspace(ct.Contraction((V,), V), None, "min"),
+    lambda: ct.Handle().candidates(ct.Contraction((V,), V), 5),
+    lambda: ct.Handle().write_plans(5),
+    lambda: ct.Handle().read_plans(5),
+    lambda: ct.contract("ij->i", A, order=np.ones(2)),
+    lambda: ct.contract("ij->i", A, memory_limit="200%"),
+    lambda: ct.contract("ij->i", A, memory_limit="100.1%"),
+    lambda: ct.contract("ij->i", A, memory_limit=True),
+    lambda: ct.contract("ij->i", A, progress="x"),
+    lambda: ct.contract_expression("ij->i", (2, 3), progress="x"),
+    lambda: ct.contract_expression("ij->i", (2, 3), constants=np.array("ab")),
+    lambda: ct.tensordot(S, S, None),
+    lambda: ct.tensordot(S, S, "x"),
 ]
 
 
@@ -163,3 +200,76 @@ def test_the_cheapest_layout_with_alpha_zero(text: str) -> None:
     np.testing.assert_array_equal(found, 2 * c)
     found = ct.contract(text, *operands, order="K", c=c, beta=2)
     np.testing.assert_allclose(found, np.einsum(text, *operands) + 2 * c)
+
+
+def test_a_path_may_be_a_list() -> None:
+    """It is a tuple from then on, as keys need it."""
+    preference = ct.PlanPreference(path=[(0, 1), [0, 1]])
+    assert preference == ct.PlanPreference(path=((0, 1), (0, 1)))
+    assert hash(preference) == hash(ct.PlanPreference(path=((0, 1), (0, 1))))
+    assert ct.contract("ij,j,j->", A, A[0], A[0], preference=preference) == (A * A[0] ** 2).sum()
+
+
+class Text(str):
+    """A string that calls itself something else."""
+
+    def __str__(self) -> str:
+        return "?"
+
+
+@pytest.mark.parametrize("kind", [np.str_, Text])
+def test_expressions_in_strings_of_other_classes(kind: Callable[[str], Any]) -> None:
+    for _ in range(2):
+        np.testing.assert_array_equal(ct.contract(kind("ij,kj->ik"), A, A), A @ A.T)
+        np.testing.assert_array_equal(ct.einsum(kind("ij,kj->ik"), A, A), A @ A.T)
+    np.testing.assert_array_equal(
+        ct.contract(kind("ij,kj->ik"), A, A, alpha=2, order="C"), A @ A.T * 2
+    )
+    np.testing.assert_array_equal(
+        ct.contract_trinary(kind("i,i,i->i"), *A[:, :1].T, A[:, 0], A[:, 0]), A[:, 0] ** 3
+    )
+    np.testing.assert_array_equal(
+        ct.contract_expression(kind("ij,kj->ik"), (2, 3), (2, 3))(A, A), A @ A.T
+    )
+    np.testing.assert_array_equal(ct.permute(kind("ij->ji"), A), A.T)
+    np.testing.assert_array_equal(ct.reduce(kind("ij->i"), A), A.sum(1))
+    np.testing.assert_array_equal(ct.elementwise_binary(kind("ij,ij->ij"), A, A), 2 * A)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("text", ["ij,jk->ik", "ij,jk->ki", "ij,ij->ij", "ij,j->i", "ij,jk,kl->il"])
+def test_infinities_and_nan_are_results_without_warnings(text: str, dtype: str) -> None:
+    with np.errstate(all="ignore"):
+        shapes = [(3,) * len(term) for term in text.partition("->")[0].split(",")]
+    for values in ((np.inf, 0), (np.finfo(dtype).max, 9), (np.nan, 1)):
+        xs = [np.full(shape, values[at % 2], dtype) for at, shape in enumerate(shapes)]
+        for _ in range(2):
+            assert not np.isfinite(ct.einsum(text, *xs)).any()
+            assert not np.isfinite(ct.contract(text, *xs)).any()
+            assert not np.isfinite(ct.contract(text, *xs, order="K")).any()
+    assert np.geterr()["invalid"] == "warn"
+
+
+@pytest.mark.parametrize("operator", ["swish", "mish"])
+@pytest.mark.parametrize(
+    ("dtype", "wide", "first"), [("float32", "float64", 80), ("float64", "longdouble", 710)]
+)
+def test_results_far_below_zero(operator: str, dtype: str, wide: str, first: int) -> None:
+    """exp(-|x|) is subnormal before x * exp(-|x|) is."""
+    x = -np.linspace(first, first + 23, 4001).astype(dtype)
+    e = np.exp(x.astype(wide))
+    factor = e / (1 + e) if operator == "swish" else e * (e + 2) / (e * (e + 2) + 2)
+    expected = x * factor
+    found = ct.permute("i->i", x, operator=operator)
+    normal = np.abs(expected) >= np.finfo(dtype).tiny
+    assert normal.any()
+    assert not normal.all()
+    error = np.abs(found - expected)
+    assert (error[normal] <= 64 * np.finfo(dtype).eps * np.abs(expected[normal])).all()
+    assert (
+        error
+        <= 4 * np.finfo(dtype).smallest_subnormal + 64 * np.finfo(dtype).eps * np.abs(expected)
+    ).all()
+    limits = ct.permute("i->i", np.array([-np.inf, np.inf, np.nan, 0], dtype), operator=operator)
+    np.testing.assert_array_equal(limits, np.array([0, np.inf, np.nan, 0], dtype))

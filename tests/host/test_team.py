@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from functools import cache
 from typing import Any
 
@@ -198,16 +197,47 @@ def test_an_interrupt_waits_for_what_has_begun(monkeypatch: pytest.MonkeyPatch) 
     team = Team(workers)
     start = workers.start
 
-    def interrupted(work: Callable[[], None]) -> "Future[None] | None":
+    def interrupted(work: Callable[[], None]) -> bool:
         start(work)
+        time.sleep(0.01)  # it begins
         raise KeyboardInterrupt
 
     monkeypatch.setattr(workers, "start", interrupted)
     for patience in (0, PATIENT):
-        visits = Visits(2, patience)
+        visits = Visits(50, patience)
         with pytest.raises(KeyboardInterrupt):
-            visits.run(team, 2)
-        visits.check(2)
+            visits.run(team, 50)
+        done = visits.counts.copy()
+        time.sleep(0.01)
+        np.testing.assert_array_equal(visits.counts, done)
+        assert done.max() <= 1
+        assert done.sum() < 50 or patience == 0, "parts were begun after the interrupt"
         team._dismiss()
         time.sleep(0.01)
+    workers.close()
+
+
+def test_a_thread_leaves_though_there_is_always_work() -> None:
+    """Whoever closes waits for threads that others keep busy; later calls do without them."""
+    workers, done = Workers(2), threading.Event()
+    team = Team(workers)
+    team._looks = 1 << 40
+
+    def offer() -> None:
+        while not done.is_set():
+            visits = Visits(4, 20_000)
+            visits.run(team, 4)
+            visits.check(2)
+
+    offering = threading.Thread(target=offer, daemon=True)
+    offering.start()
+    until(lambda: _shared(team, wakes=True))
+    for _ in range(3):
+        closing = threading.Thread(target=workers.close, daemon=True)
+        closing.start()
+        closing.join(timeout=30)
+        assert not closing.is_alive(), "a thread never leaves"
+    done.set()
+    offering.join(timeout=30)
+    assert not offering.is_alive()
     workers.close()

@@ -5,7 +5,13 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import (
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
 from typing import Any
 
 import numpy as np
@@ -124,6 +130,39 @@ def test_a_worker_that_ends(rng: np.random.Generator) -> None:
         pytest.raises(ct.ExecutionError, match="worker ended"),
     ):
         answer(operands(rng, "float64"), executor)
+
+
+def test_workers_that_ended_before(rng: np.random.Generator) -> None:
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawned) as executor:
+        with pytest.raises(BrokenExecutor):
+            executor.submit(os._exit, 1).result()
+        with pytest.raises(ct.ExecutionError, match="takes no batch: BrokenProcessPool"):
+            answer(operands(rng, "float64"), executor)
+
+
+def test_an_executor_that_is_closed(rng: np.random.Generator) -> None:
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    with pytest.raises(ct.ExecutionError, match=r"takes no batch: .*after shutdown"):
+        answer(operands(rng, "float64"), executor)
+
+
+class Closing(Failing):
+    """Takes so many tasks and no more."""
+
+    def submit(self, task: Callable[..., Any], /, *arguments: Any, **more: Any) -> Future[Any]:
+        if len(self.futures) > self.at:
+            raise self.error
+        self.futures.append(Future())
+        return self.futures[-1]
+
+
+def test_what_was_submitted_ends_with_an_executor(rng: np.random.Generator) -> None:
+    executor = Closing(1, RuntimeError("closed"))
+    with pytest.raises(ct.ExecutionError, match="takes no batch: RuntimeError: closed"):
+        answer(operands(rng, "float64"), executor)
+    assert [future.cancelled() for future in executor.futures] == [True, True]
 
 
 def test_what_is_no_executor(rng: np.random.Generator) -> None:

@@ -1,14 +1,20 @@
 """The plan cache in memory: a model beside it, and many threads."""
 
 import random
+import sys
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import astuple
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract import cache as cache_module
 from contract.cache import MOST_REQUESTS, PlanCache
 from contract.errors import InvalidValueError
 
@@ -119,6 +125,106 @@ def test_it_behaves_like_a_list_in_order_of_use(lines: int, work: list[tuple[str
             evictions += 1
         assert cache.items() == list(model.items())
     assert astuple(cache.statistics) == (hits, 0, misses, evictions, len(model), lines)
+
+
+class CallingBack:
+    """A key in whose hash a handler of signals happens to make a call."""
+
+    def __init__(self, handler: Callable[[], None]) -> None:
+        self.handler = handler
+
+    def __hash__(self) -> int:
+        self.handler()
+        return id(self)
+
+
+def test_a_handler_may_call_in_the_midst_of_a_change() -> None:
+    cache: PlanCache[Value] = PlanCache(2)
+    called: list[int] = []
+
+    def handler() -> None:
+        if len(called) < 5:
+            called.append(len(called))
+            value = cache.put(f"inner {len(called)}", Value())
+            cache.remember(value, "request", "call")
+
+    def work() -> None:
+        for _ in range(3):
+            key, value = CallingBack(handler), Value()
+            assert cache.put(key, value) is value
+            cache.remember(value, CallingBack(handler), "call")
+            cache.replace(value, Value())
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(timeout=30)
+    assert not thread.is_alive(), "a handler waits for its own thread"
+    assert len(called) == 5
+    assert len(cache) == 2
+    for key in "abc":
+        cache.put(key, Value())
+    assert [key for key, _ in cache.items()] == ["b", "c"]
+
+
+class BrokenOff(BaseException):
+    """What a handler of signals raises."""
+
+
+@contextmanager
+def handler_raising(at: int) -> Iterator[None]:
+    """A time in which the ``at``-th line of the cache that runs does not begin."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal lines
+        if frame.f_code.co_filename != cache_module.__file__:
+            return None
+        lines += event == "line"
+        if lines == at:
+            sys.settrace(None)
+            raise BrokenOff
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    except BrokenOff:
+        pass
+    finally:
+        sys.settrace(before)
+
+
+def change(cache: PlanCache[tuple[str, int]]) -> None:
+    """Of every kind; two lines go."""
+    cache.put("b", ("b", 1))
+    value = cache.put("c", ("c", 0))
+    for number in range(MOST_REQUESTS + 1):
+        cache.remember(value, f"request c{number}", value)
+    cache.replace(value, ("c", 1))
+    cache.put("d", ("d", 0))
+    cache.resize(1)
+    cache.resize(2)
+
+
+def test_a_change_that_is_broken_off_leaves_a_cache_that_works() -> None:
+    """At each of its lines in turn: what is found is right, and nothing stays for ever."""
+    for at in range(1, 220):
+        cache: PlanCache[tuple[str, int]] = PlanCache(2)
+        for key in "ab":
+            cache.remember(cache.put(key, (key, 0)), f"request {key}", (key, 0))
+        with handler_raising(at):
+            change(cache)
+        for key in "abcd":
+            for found in (cache.get(key), cache.find(f"request {key}")):
+                assert found is None or found[0] == key
+        cache.resize(2)
+        for number in range(4):
+            value = cache.put(f"new {number}", (f"new {number}", 0))
+            cache.remember(value, f"request {number}", value)
+            assert cache.find(f"request {number}") is value
+        assert [key for key, _ in cache.items()] == ["new 2", "new 3"]
+        assert len(cache._lines) == len(cache._requests) == 2
 
 
 def test_many_threads_look_up_insert_replace_and_resize() -> None:

@@ -138,16 +138,18 @@ def test_ranks_are_configurations(compute: ComputeType | None) -> None:
 
 
 @pytest.mark.parametrize("compute", [ComputeType.TF32X3, ComputeType.BF16X9])
-@pytest.mark.parametrize("capability", [80, 86, 90, 100])
-def test_cuda_cores_win_where_operands_would_be_split(
-    capability: int, compute: ComputeType
+@pytest.mark.parametrize(
+    ("capability", "kind"), [(80, TensorTile), (86, CoreTile), (90, TensorTile), (100, TensorTile)]
+)
+def test_operands_are_split_where_tensor_cores_gain(
+    capability: int, kind: type, compute: ComputeType
 ) -> None:
     extents = {"a": 64, "b": 64, "c": 2048, "k": 2048}
     gpu = architecture_of(capability)
     (step,) = plan_of("akb,kc->abc", extents, gpu, Algo.GETT, compute=compute).steps
     assert isinstance(step, Gett)
     assert step.share is not None
-    assert isinstance(step.share.tile, CoreTile)
+    assert isinstance(step.share.tile, kind)
 
 
 def test_explain_shows_configurations() -> None:

@@ -1,5 +1,6 @@
 """Steps -> launches, as data: no array, no compiler and no device is needed."""
 
+import struct
 from collections.abc import Sequence
 
 import pytest
@@ -14,6 +15,7 @@ from contract.kernels.loops import Dimension, capacity, divisor, fused
 from contract.kernels.lower import lower
 from contract.plan import Plan, Scalar
 from contract.planner import make_plan
+from contract.run import device as device_executor
 
 HOPPER = architecture_of(90)
 
@@ -216,3 +218,15 @@ def test_bfloat16_rounds_to_nearest_even(value: float, bits: int) -> None:
 @pytest.mark.parametrize("sign", [1, -1])
 def test_what_is_too_large_for_a_type_is_infinite(dtype: str, sign: int) -> None:
     assert packed(dtype, sign * 1e300) == packed(dtype, sign * float("inf"))
+
+
+def test_pointers_are_packed_at_once_unless_something_stands_between_them() -> None:
+    slots = [Pointer(Memory.SLOT, at) for at in range(3)]
+    places, addresses = [(0, slots[0]), (16, slots[1]), (32, slots[2])], (7, 8, 9)
+    for template, count in ((bytes(40), 1), (bytes(8) + b"\1" + bytes(31), 2)):
+        data, runs = bytearray(template), device_executor._runs(template, places)
+        assert len(runs) == count
+        for pack, at, pick in runs:
+            pack(data, at, *pick(addresses))
+        words = struct.unpack("<5Q", data)
+        assert words == (7, template[8], 8, 0, 9)

@@ -31,6 +31,7 @@ from contract.plan_files import (
     write_plans,
 )
 from contract.planner import make_plan
+from contract.replacing import UNFINISHED, replacing
 from tests.plan_cases import MACHINES, another, changed, numbers, operand, operations
 
 HERE = Identity("NVIDIA H200", "9.0", 132)
@@ -141,6 +142,8 @@ def at_maker(document: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return document | {"maker": document["maker"] | changes}
 
 
+LONE = "\ud800"  # the first half of a pair: JSON may have it, no file of text may
+LABELS = ("plan", "operation", "Contraction", "labels")
 FOREIGN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "schema": (lambda d: d | {"schema": 2}, "another schema: 2, this is 1"),
     "schema of another type": (lambda d: d | {"schema": True}, "an integer .* is meant"),
@@ -173,6 +176,16 @@ FOREIGN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a plan that leaves its arrays": (
         lambda d: with_first(d, lambda r: changed(r, ("plan", "workspace"), 1 << 40)),
         "damaged: The bytes of the workspace must be",
+    ),
+    "half a character in a version": (
+        lambda d: at_maker(d, version=LONE),
+        r"At \.version: a text is meant",
+    ),
+    "half a character in a digest": (lambda d: d | {"records": {LONE: ""}}, "texts of ASCII"),
+    "half a character in a record": (lambda d: d | {"records": {"a": LONE}}, "texts of ASCII"),
+    "half a character in a label": (
+        lambda d: with_first(d, lambda r: changed(r, (*LABELS, 0), LONE)),
+        r"labels\[0\]: a text is meant",
     ),
     "no seconds": (lambda d: with_first(d, without_seconds), "a Record has the fields"),
 }
@@ -312,6 +325,47 @@ def save_each(path: Path, some: tuple[Record, ...]) -> None:
         store.save()
 
 
+def write_slowly(path: Path, begun: Any) -> None:
+    with replacing(path) as stream:
+        stream.write(b"half")
+        stream.flush()
+        begun.set()
+        time.sleep(60)
+
+
+def test_what_a_killed_process_leaves_is_removed_and_what_is_written_stays(path: Path) -> None:
+    begun = CHILDREN.Event()
+    children = [CHILDREN.Process(target=write_slowly, args=(path, begun)) for _ in range(2)]
+    for child in children:
+        begun.clear()
+        child.start()
+        assert begun.wait(30)
+    unfinished = set(path.parent.glob(UNFINISHED))
+    assert len(unfinished) == 2
+    children[0].kill()
+    children[0].join()
+    write_plans(path, records()[:1], HERE)
+    (left,) = path.parent.glob(UNFINISHED)
+    children[1].kill()
+    children[1].join()
+    write_plans(path, records()[:1], HERE)
+    assert list(path.parent.iterdir()) == [path]
+    assert left in unfinished
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+def test_only_regular_files_are_replaced(path: Path) -> None:
+    os.mkfifo(path)
+    with pytest.raises(CacheFileError, match=f"{path}: this is not a regular file"):
+        write_plans(path, records()[:1], HERE)
+    assert stat.S_ISFIFO(path.stat().st_mode)
+    link = path.with_name("link")
+    link.symlink_to("/dev/null")
+    with pytest.raises(CacheFileError, match="not a regular file"):
+        write_plans(link, records()[:1], HERE)
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
 def test_processes_that_save_at_once_lose_nothing(path: Path) -> None:
     count = 12
     assert len(records()) >= count
@@ -366,6 +420,19 @@ def test_what_cannot_be_stored_is_not(path: Path) -> None:
     assert not path.exists()
 
 
+def test_labels_that_no_file_has_are_planned_every_time(path: Path) -> None:
+    wild = f"{LONE}b,bc->{LONE}c"
+    with ct.Handle(kernels="numpy") as handle:
+        ct.contract_expression(wild, (2, 3), (3, 4), handle=handle)
+        ct.contract_expression("ab,bc->ac", (2, 3), (3, 4), handle=handle)
+        assert handle.write_plans(path) == 1
+        store = PlanStore(path, handle.executor.identity)
+        for _, loaded in handle.plans.items():
+            found = store.find(loaded.plan.operation, PREFERENCE)
+            assert (found is None) == (LONE in loaded.plan.labels)
+            assert store.add(Record(PREFERENCE, loaded.plan)) == (LONE not in loaded.plan.labels)
+
+
 def test_nothing_is_written_when_nothing_is_new(path: Path) -> None:
     filled(path).save()
     before = path.stat().st_mtime_ns, path.stat().st_ino
@@ -396,11 +463,17 @@ def test_the_newest_records_stay(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert read_plans(path, HERE) == (records()[4], replace(records()[0], seconds=8.0))
 
 
-@pytest.mark.parametrize("damage", ["not JSON", "another device", "a directory", "one record"])
+@pytest.mark.parametrize(
+    "damage", ["not JSON", "another device", "a directory", "one record", "half a character"]
+)
 def test_a_refused_file_is_set_aside_and_replaced(damage: str, path: Path) -> None:
     wanted = records()[0]
     if damage == "one record":
         document = with_first(whole(path), lambda r: changed(r, ("plan", "workspace"), 1 << 40))
+        path.write_text(json.dumps(document))
+    elif damage == "half a character":
+        document = whole(path)
+        document["records"] |= {LONE: LONE}
         path.write_text(json.dumps(document))
     elif damage == "another device":
         write_plans(path, records()[:1], replace(HERE, units=1))
