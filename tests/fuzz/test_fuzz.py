@@ -153,11 +153,14 @@ DYING = "import json; print(json.dumps(['begin', 0]), flush=True); import os; {e
 
 
 @pytest.mark.parametrize(
-    ("end", "verdict", "said"),
-    [("os.kill(os.getpid(), 11)", "crash", "SIGSEGV"), ("input(); input()", "hang", "1 seconds")],
+    ("end", "verdict", "said", "patience"),
+    [
+        ("os.kill(os.getpid(), 11)", "crash", "SIGSEGV", 60),
+        ("input(); input()", "hang", "1 seconds", 1),
+    ],
 )
 def test_a_child_that_dies_or_hangs_is_a_finding(
-    end: str, verdict: str, said: str, monkeypatch: pytest.MonkeyPatch
+    end: str, verdict: str, said: str, patience: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def started(errors: object) -> "subprocess.Popen[bytes]":
         code = [sys.executable, "-c", DYING.format(end=end)]
@@ -166,7 +169,7 @@ def test_a_child_that_dies_or_hangs_is_a_finding(
         )
 
     monkeypatch.setattr(campaign, "_started", started)
-    monkeypatch.setattr(campaign, "PATIENCE", 1)
+    monkeypatch.setattr(campaign, "PATIENCE", patience)
     (found,) = judgements([PRODUCT])
     assert found.verdict == verdict
     assert said in found.message
