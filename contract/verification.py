@@ -119,6 +119,8 @@ def _output(plan: Plan) -> TensorDescriptor:
 
 
 def _is_compact(tensor: TensorDescriptor) -> bool:
+    if 0 in tensor.extents:
+        return True  # nothing lies anywhere
     return is_packed(tensor.extents, tensor.steps) and min(tensor.steps, default=1) > 0
 
 

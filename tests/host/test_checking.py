@@ -77,3 +77,10 @@ def test_one_array_and_its_diagonal(handle: ct.Handle, rng: np.random.Generator)
     x, y = rng.random((6, 6)), rng.random(6)
     found = ct.contract("b,ab,aa->b", y, x, x, handle=handle)
     np.testing.assert_allclose(found, y * (np.diag(x) @ x))
+
+
+def test_padding_around_nothing(handle: ct.Handle) -> None:
+    x, padding = np.ones((0, 6, 2)), ((5, 6), (0, 0), (1, 2))
+    options = {"operator": "relu", "dtype": "complex128", "padding": padding}
+    found = ct.permute("abc->abc", x, handle=handle, **options)
+    np.testing.assert_array_equal(found, np.zeros((11, 6, 5)))
