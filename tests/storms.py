@@ -154,7 +154,7 @@ def interrupted(storm: Storm, most: int, call: Callable[[], Any]) -> Any:
 def interrupts(count: int, seed: int) -> str:
     """Calls that are interrupted; whatever comes next is right, and nobody writes late."""
     chosen, calls = random.Random(seed), 0
-    blas = [each["num_threads"] for each in threadpool_info()]
+    blas, warnings = [each["num_threads"] for each in threadpool_info()], np.geterr()
     with handles() as made:
         every = [(handle, work) for handle in made for work in work_of(handle)]
         storm = Storm(seed)
@@ -166,6 +166,7 @@ def interrupts(count: int, seed: int) -> str:
             work.check(work.call())
         _check_threads(made)
     assert [each["num_threads"] for each in threadpool_info()] == blas
+    assert np.geterr() == warnings
     return f"{storm.raised} interrupts of {calls} calls"
 
 

@@ -20,6 +20,7 @@ from contract.logging import LOGGER, Level
 from contract.plan import Elementwise, Permute, Plan, Source
 from contract.run.arrays import Array, Layout, is_describable, require_host_scalar, type_name
 from contract.run.executor import Loaded, Scalars, observed
+from contract.run.quiet import quietly
 
 __all__ = ["BoundCall", "Call", "check_output_type", "describe", "fixed_bytes", "scalar_in"]
 
@@ -312,8 +313,7 @@ def scalar_in(dtype: np.dtype[Any], name: str, value: Any) -> Any:
             )
         array = array.real
     try:
-        with np.errstate(all="ignore"):
-            result = array.astype(dtype)[()]
+        result = quietly(array.astype, dtype)[()]
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidValueError(f"{name} must be a value of {dtype.name}: {error}.") from None
     if dtype.kind in "biu" and result != array[()]:
