@@ -85,6 +85,31 @@ def test_shares_change_no_bit(
     assert found() == wanted
 
 
+@pytest.mark.parametrize("scalars", [{}, {"alpha": 3, "beta": -2}])
+def test_deep_sums_by_tiles_go_in_rounds(
+    scalars: dict[str, Any], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = rng.standard_normal((40, 30, 900)), rng.standard_normal((900, 20, 30))
+    if scalars:
+        scalars = scalars | {"c": rng.standard_normal((30, 30, 40, 20))}
+    preference = ct.PlanPreference(algo=ct.Algo.GETT)
+    rounds, prepared = [], host_tiles.TileProduct._rounds
+
+    def counted(product: host_tiles.TileProduct) -> Any:
+        found = prepared(product)
+        rounds.append(len(found))
+        return found
+
+    monkeypatch.setattr(host_tiles.TileProduct, "_rounds", counted)
+    results = []
+    for work in (host_tiles.SHARE_WORK, 1 << 12):
+        monkeypatch.setattr(host_tiles, "SHARE_WORK", work)
+        with ct.Handle(kernels="numba", threads=3, preference=preference) as handle:
+            results.append(ct.contract("aib,bjc->icaj", a, b, handle=handle, **scalars))
+    np.testing.assert_array_equal(*results)
+    assert rounds[0] == 1 < rounds[-1]
+
+
 @pytest.mark.parametrize("kernels", ["numba", "numpy"])
 @pytest.mark.parametrize("text", ["abc->", "abc->b", "abc->ca", "abc->c"])
 def test_reductions_in_many_jobs(
