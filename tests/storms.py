@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from threadpoolctl import threadpool_info
 
 import contract as ct
@@ -154,7 +154,7 @@ def interrupted(storm: Storm, most: int, call: Callable[[], Any]) -> Any:
 def interrupts(count: int, seed: int) -> str:
     """Calls that are interrupted; whatever comes next is right, and nobody writes late."""
     chosen, calls = random.Random(seed), 0
-    blas = [each["num_threads"] for each in threadpool_info()]
+    blas, warnings = [each["num_threads"] for each in threadpool_info()], np.geterr()
     with handles() as made:
         every = [(handle, work) for handle in made for work in work_of(handle)]
         storm = Storm(seed)
@@ -166,6 +166,7 @@ def interrupts(count: int, seed: int) -> str:
             work.check(work.call())
         _check_threads(made)
     assert [each["num_threads"] for each in threadpool_info()] == blas
+    assert np.geterr() == warnings
     return f"{storm.raised} interrupts of {calls} calls"
 
 
@@ -201,6 +202,55 @@ def _check_threads(made: Sequence[ct.Handle]) -> None:
         assert not workers.is_inside()
         meeting = threading.Barrier(2, timeout=20)
         workers.map(lambda number, meeting=meeting: meeting.wait(), [(0,), (1,)])
+
+
+def beginnings(count: int, seed: int) -> str:
+    """The first calls of a process, which import and compile; then one that is not interrupted."""
+    chosen, ended = random.Random(seed), 0
+    x = np.random.default_rng(seed).random((300, 400))
+    signal.signal(signal.SIGALRM, _raise)
+    with ct.Handle(kernels="numba", threads=2) as handle:
+        for _ in range(count):
+            ended += _after(0.4 * chosen.random(), lambda: ct.permute("ij->ji", x, handle=handle))
+        assert_array_equal(ct.permute("ij->ji", x, handle=handle), x.T)
+    return f"{count - ended} interrupts of {count} calls"
+
+
+def long_calls(count: int, seed: int) -> str:
+    """Calls that take minutes, each interrupted after a moment."""
+    rng = np.random.default_rng(seed)
+    virtual = np.broadcast_to(0.5, (10**5, 10**6))
+    whole = rng.integers(-9, 9, (3000, 3000))
+    signal.signal(signal.SIGALRM, _raise)
+    for kernels in ("numba", "numpy"):
+        with ct.Handle(kernels=kernels, threads=2) as handle:
+            calls = [
+                partial(ct.reduce, "ij->j", virtual, operators=("tanh",), handle=handle),
+                partial(ct.reduce, "ij->i", virtual, handle=handle),
+                partial(ct.reduce, "ij->", virtual, handle=handle),
+                partial(ct.contract, "ij,ij->i", virtual, virtual, handle=handle),
+                partial(ct.contract, "ij,jk->ik", *[whole] * 2, handle=handle),
+            ]
+            for call in calls * count:
+                assert not _after(0.5, call)
+            x = rng.standard_normal((60, 50))
+            assert_allclose(ct.contract("ij,ij->i", x, x, handle=handle), (x * x).sum(1))
+    return f"{2 * count * len(calls)} long calls"
+
+
+def _raise(number: int, frame: Any) -> None:
+    raise Interrupt
+
+
+def _after(seconds: float, call: Callable[[], Any]) -> bool:
+    """Interrupt a call after so many seconds; whether it ended before."""
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        call()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return True
+    except Interrupt:
+        return False
 
 
 # --- handlers that call back --------------------------------------------------------------------
@@ -307,7 +357,8 @@ def exits(count: int, seed: int) -> str:
 
 
 def main() -> None:
-    programs = {each.__name__: each for each in (interrupts, callbacks, forks, exits)}
+    every = interrupts, beginnings, long_calls, callbacks, forks, exits
+    programs = {each.__name__: each for each in every}
     parser = argparse.ArgumentParser()
     parser.add_argument("program", choices=programs)
     parser.add_argument("count", type=int)

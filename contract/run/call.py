@@ -28,6 +28,7 @@ from contract.run.arrays import (
     type_name,
 )
 from contract.run.executor import Loaded, Scalars, observed
+from contract.run.quiet import quietly
 
 __all__ = [
     "BoundCall",
@@ -350,8 +351,7 @@ def scalar_in(dtype: np.dtype[Any], name: str, value: Any) -> Any:
             )
         array = array.real
     try:
-        with np.errstate(all="ignore"):
-            result = array.astype(dtype)[()]
+        result = quietly(array.astype, dtype)[()]
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidValueError(f"{name} must be a value of {dtype.name}: {error}.") from None
     if dtype.kind in "biu" and result != array[()]:

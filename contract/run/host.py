@@ -2,7 +2,7 @@
 
 import platform
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -60,6 +60,7 @@ from contract.run.kernel_families import family_name, load_kernels
 from contract.run.memory import NOTHING, MemoryPool
 from contract.run.processor import has_wide_vectors, processor_name
 from contract.run.progress import counted
+from contract.run.quiet import quietly
 from contract.run.steps import Memory, Prepared, Run, Scalars
 from contract.run.workers import Workers
 from contract.workspace import rounded
@@ -138,21 +139,18 @@ class LoadedPlan(Loaded):
 
     def _run(self, slots: list[Array], scalars: Scalars, memory: Memory) -> None:
         if self.addend_only is not None and scalars[0] == 0:
-            self.addend_only(slots, scalars, memory)
+            quietly(self.addend_only, slots, scalars, memory)
             return
         if self.temporaries:
             slots += [make(memory.workspace) for make in self.temporaries]
             memory = Memory(memory.workspace[rounded(self.plan.workspace) :], memory.tiles)
-        with np.errstate(all="ignore"):
-            if self.sums is not None and self.sums.into(slots, scalars[0]):
-                return
-            if len(self.runs) < LONG_PATH:
-                for run in self.runs:
-                    run(slots, scalars, memory)
-                return
-            with counted(self.runs, len(self.runs), "step") as runs:
-                for run in runs:
-                    run(slots, scalars, memory)
+        if self.sums is not None and quietly(self.sums.into, slots, scalars[0]):
+            return
+        if len(self.runs) < LONG_PATH:
+            quietly(_run_each, self.runs, slots, scalars, memory)
+            return
+        with counted(self.runs, len(self.runs), "step") as runs:
+            quietly(_run_each, runs, slots, scalars, memory)
 
     def trace(
         self, inputs: Sequence[Array], output: Array, addend: Array | None, scalars: Scalars
@@ -193,6 +191,11 @@ class LoadedPlan(Loaded):
             product=None if product is None else checked_product(plan, product),
             sums=None,
         )
+
+
+def _run_each(runs: Iterable[Run], slots: list[Array], scalars: Scalars, memory: Memory) -> None:
+    for run in runs:
+        run(slots, scalars, memory)
 
 
 @dataclass(frozen=True, slots=True)

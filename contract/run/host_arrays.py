@@ -12,7 +12,9 @@ from contract.compute import DATA_TYPES
 from contract.errors import InvalidValueError
 from contract.run.arrays import Array, Layout, Recordable, Recording
 from contract.run.cupy_module import cupy_of
+from contract.run.host_views import slabs
 from contract.run.libraries import library_of
+from contract.run.quiet import quietly
 
 __all__ = ["HostArrays"]
 
@@ -90,11 +92,13 @@ class HostArrays:
         return np.lib.stride_tricks.as_strided(x, shape, strides)
 
     def native_copy(self, x: Array) -> Array:
-        return np.array(x, dtype=x.dtype.newbyteorder("="), order="F")
+        copied = np.empty(x.shape, x.dtype.newbyteorder("="), order="F")
+        self.copy_into(copied, x)
+        return copied
 
     def copy_into(self, target: Array, source: Array) -> None:
-        with np.errstate(all="ignore"):
-            np.copyto(target, source, casting="unsafe")
+        for into, piece in slabs(target, source):
+            quietly(np.copyto, into, piece, casting="unsafe")
 
     def available_bytes(self) -> int | None:
         try:

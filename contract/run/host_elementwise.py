@@ -27,7 +27,7 @@ from contract.run.host_kernels import (
     flatten,
 )
 from contract.run.host_operators import UFUNCS, apply_operator, spare_elements, transformed
-from contract.run.host_views import Array, address, compact_strides, strided, viewer
+from contract.run.host_views import Array, address, compact_strides, slabs, strided, viewer
 from contract.run.memory import Cutter
 from contract.run.steps import Direct, Memory, Prepared, Run, Scalars, share
 from contract.run.workers import Workers
@@ -210,10 +210,10 @@ def _padded(plan: Plan, step: Permute, kernels: HostKernels, workers: Workers) -
     pairs = list(zip(padding.left, step.extents, padding.right, strict=True))
     tensor = plan.slots[target.slot].tensor
     write = viewer(tensor, [left + n + right for left, n, right in pairs], target.strides)
-    slabs = []
+    outside: list[tuple[Any, ...]] = []
     inside: tuple[Any, ...] = ()
     for left, n, _ in pairs:
-        slabs += [(*inside, slice(0, left)), (*inside, slice(left + n, None))]
+        outside += [(*inside, slice(0, left)), (*inside, slice(left + n, None))]
         inside = (*inside, slice(left, left + n))
     interior = TensorDescriptor(step.extents, target.strides, tensor.dtype)
     slots = list(plan.slots)
@@ -223,8 +223,9 @@ def _padded(plan: Plan, step: Permute, kernels: HostKernels, workers: Workers) -
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         whole = write(slots[target.slot])
-        for slab in slabs:
-            whole[slab] = padding.value
+        for around in outside:
+            for (piece,) in slabs(whole[around]):
+                piece[...] = padding.value
         arrays = list(slots)
         arrays[target.slot] = whole[(*inside, ...)]  # the Ellipsis keeps rank 0 an array
         fill.run(arrays, scalars, memory)

@@ -31,7 +31,7 @@ from contract.run.blas_threads import blas_threads
 from contract.run.host_elementwise import TilePass
 from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
 from contract.run.host_kernels import PARALLEL_BYTES, HostKernels, ProductKernel, flatten
-from contract.run.host_views import Array, Viewer, compact_strides, viewer
+from contract.run.host_views import Array, Viewer, compact_strides, slabs, viewer
 from contract.run.matrix_slices import in_slices, longest_slice, pieces
 from contract.run.memory import Cutter
 from contract.run.steps import Memory, Prepared, Scalars, share
@@ -149,7 +149,8 @@ def _for_threads(function: Callable[..., Any], products: int) -> Callable[..., A
 
 def _scale(out: Array, alpha: Any) -> None:
     if alpha != 1:
-        np.multiply(out, alpha, out=out, dtype=out.dtype, casting="unsafe")
+        for (piece,) in slabs(out):
+            np.multiply(piece, alpha, out=piece, dtype=out.dtype, casting="unsafe")
 
 
 def _scaling_bytes(plan: Plan, step: Product) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from contract.plan import Gett, Kind, Loop, Plan
 from contract.run.host_kernels import BoxKernel, HostKernels, TileShape, strided_view
-from contract.run.host_views import Array, address, compact_strides
+from contract.run.host_views import Array, address, compact_strides, slabs
 from contract.run.memory import Cutter
 from contract.run.steps import Memory, Prepared, Scalars, product_work
 from contract.run.workers import Workers
@@ -137,7 +137,8 @@ class TileProduct:
         sums = cutter.take(self.count * self.sums, self.dtype).reshape(self.sums, -1)
         self._multiply((a, b, address(sums), sums.strides[0], factor), False, cutter)
         for further in sums[1:]:
-            sums[0] += further
+            for piece, other in slabs(sums[0], further):
+                piece += other
         self._write(sums[0], out, adds)
 
     def direct(self, inputs: Sequence[Array], out: Array, memory: Array) -> None:
@@ -171,10 +172,11 @@ class TileProduct:
         target = np.lib.stride_tricks.as_strided(
             out, extents, [loops[at].d * size for at in own], writeable=True
         )
-        if adds:
-            target += source
-        else:
-            target[...] = source
+        for into, piece in slabs(target, source):
+            if adds:
+                into += piece
+            else:
+                into[...] = piece
 
     # --- preparation --------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 import ctypes
 import sys
-from collections.abc import Callable, Sequence
-from math import prod
+from collections.abc import Callable, Iterator, Sequence
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,9 @@ import numpy as np
 from contract.descriptors import TensorDescriptor
 from contract.layout import packed_strides
 
-__all__ = ["Array", "Viewer", "address", "compact_strides", "strided", "viewer"]
+__all__ = ["Array", "Viewer", "address", "compact_strides", "slabs", "strided", "viewer"]
+
+SLAB_ELEMENTS = 1 << 23  # between which Python looks for signals
 
 Array = np.ndarray[Any, Any]
 Viewer = Callable[[Array], Array]
@@ -108,3 +110,17 @@ def compact_strides(extents: Sequence[int], order: Sequence[int]) -> tuple[tuple
     Also returns the number of elements.
     """
     return packed_strides(extents, order), prod(extents[at] for at in order)
+
+
+def slabs(first: Array, *others: Array) -> Iterator[tuple[Array, ...]]:
+    """Arrays of one shape in pieces that do not take long, as the first one lies in memory."""
+    if first.size <= SLAB_ELEMENTS:
+        yield (first, *others)
+        return
+    axis = max(range(first.ndim), key=lambda at: abs(first.strides[at]) * (first.shape[at] > 1))
+    extent = first.shape[axis]
+    count = min(ceil(first.size / SLAB_ELEMENTS), extent)
+    for part in range(count):
+        own = slice(extent * part // count, extent * (part + 1) // count)
+        where = (*[slice(None)] * axis, own)
+        yield from slabs(first[where], *(x[where] for x in others))

@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 
 from contract.errors import NotSupportedError
+from contract.run.apart import apart
 from contract.run.host_kernels import HostKernels
 from contract.run.numpy_kernels import NumpyKernels
 from contract.run.workers import Workers
@@ -25,6 +26,10 @@ def load_kernels(family: str, workers: Workers) -> HostKernels:
         raise NotSupportedError(
             "The compiled host kernels need Numba: pip install 'contract[host]'."
         )
+    return apart(lambda: _compiled(workers))
+
+
+def _compiled(workers: Workers) -> HostKernels:
     from contract.run.numba_kernels import NumbaKernels
 
     return NumbaKernels(workers)

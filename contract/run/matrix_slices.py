@@ -20,7 +20,7 @@ __all__ = ["LOOP_PRODUCTS", "in_slices", "longest_slice", "pieces"]
 
 # Multiply-adds that take some ten milliseconds: by BLAS, times the bytes of a number, and by loops
 # without it.
-BLAS_PRODUCTS, LOOP_PRODUCTS = 1 << 34, 1 << 25
+BLAS_PRODUCTS, LOOP_PRODUCTS = 1 << 34, 1 << 24
 SHORTEST = 128  # rows or columns of a slice: shorter ones would pack the operands too often
 
 Matmul = Callable[[Array, Array, Array], Any]

@@ -30,7 +30,7 @@ PIECES_EACH = 8  # of a loop, so that threads share them evenly
 THREAD_WORK = 1 << 15  # multiply-adds worth a thread that is awake,
 WAKING_WORK = 1 << 20  # and one that has to be woken
 PARTS = 4  # for each thread
-SLICE_WORK = 1 << 25  # multiply-adds, between which Python looks for signals
+SLICE_WORK = 1 << 24  # multiply-adds, between which Python looks for signals
 FAR_BYTES = 1 << 19  # of an operand of dot products: larger ones are asked for early,
 AHEAD = 1 << 11  # so many bytes
 

@@ -345,6 +345,7 @@ class Team:
         self._system: int = self._functions.ctypes.data if self._functions.size else 0
         self.renew()
         self._looks = self._looks_for(WATCH) if self._count else 0
+        self._compile()
         workers.make_room = self._dismiss
         renew_in_children(self)
 
@@ -380,6 +381,14 @@ class Team:
         except BaseException:
             _stop(self._first, count, work, self._system)
             raise
+
+    def _compile(self) -> None:
+        """Whatever a call may need, even if a handler of signals breaks it off."""
+        nothing = np.zeros(ARGUMENTS, np.int64)
+        _begin(self._first, 0, 0, nothing, self._system, False)
+        _lead(self._first, 0, nothing, self._system)
+        _stop(self._first, 0, nothing, self._system)
+        self._dismiss()
 
     def _wake(self, work: Array) -> None:
         """A thread for each seat that has this work and no thread yet."""

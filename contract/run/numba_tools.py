@@ -10,6 +10,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 
 from contract.forks import hold_during_forks
+from contract.run.apart import apart
 
 __all__ = [
     "LONGEST",
@@ -65,12 +66,16 @@ def address_of(function: Callable[..., None], arguments: int) -> int:
 def address_for(function: Callable[..., None], signature: Any) -> int:
     """Where ``function`` lies, compiled now for these types as C calls it, and kept on disk."""
     function = getattr(function, "py_func", function)
-    try:
-        made = numba.cfunc(signature, cache=True)(function)
-    except RuntimeError:
-        made = numba.cfunc(signature)(function)
+    made = apart(lambda: _called_by_c(function, signature))
     _addressed.append(made)
     return cast(int, made.address)
+
+
+def _called_by_c(function: Callable[..., None], signature: Any) -> Any:
+    try:
+        return numba.cfunc(signature, cache=True)(function)
+    except RuntimeError:
+        return numba.cfunc(signature)(function)
 
 
 def specialisations() -> int:

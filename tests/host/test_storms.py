@@ -36,7 +36,15 @@ posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no su
 
 @posix
 @pytest.mark.parametrize(
-    ("program", "count"), [("interrupts", 300), ("callbacks", 60), ("forks", 20), ("exits", 0)]
+    ("program", "count"),
+    [
+        ("interrupts", 300),
+        ("beginnings", 12),
+        ("long_calls", 1),
+        ("callbacks", 300),
+        ("forks", 20),
+        ("exits", 0),
+    ],
 )
 def test_a_storm(program: str, count: int) -> None:
     storm(program, count, seed=1)

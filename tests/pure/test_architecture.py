@@ -32,6 +32,8 @@ LEVELS = (
         "run.explain",
         "run.picture",
         "run.gate",
+        "run.quiet",
+        "run.apart",
         "run.blas_threads",
         "run.host_views",
         "run.cupy_module",

@@ -1,0 +1,26 @@
+"""Work in which NaN and infinity are results, which NumPy does not warn of.
+
+NumPy's own numpy.errstate is left in place when a handler of signals raises as it ends. A context
+is left by one call into C, whatever happens, and is quicker.
+"""
+
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import ParamSpec, TypeVar
+
+import numpy as np
+
+__all__ = ["quietly"]
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+_QUIET = copy_context()
+_QUIET.run(np.seterr, all="ignore")
+
+
+def quietly(
+    function: Callable[Given, Result], *arguments: Given.args, **named: Given.kwargs
+) -> Result:
+    """What the function returns; it does not see the context variables of its caller."""
+    return _QUIET.copy().run(function, *arguments, **named)
