@@ -41,7 +41,8 @@ HOST_KERNELS = Variable(
 )
 HOPPER = Variable(
     "CONTRACT_HOPPER",
-    "1: large products on a GPU of 9.0 by TMA and wgmma, which no card has verified",
+    "1: large products on a GPU of 9.0 by TMA and wgmma, where they are no matrix products of "
+    "cuBLAS",
     "0",
 )
 TF32_OVERRIDE = Variable("NVIDIA_TF32_OVERRIDE", "0: never TF32 on a GPU, whatever is asked", "1")

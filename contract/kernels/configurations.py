@@ -219,13 +219,14 @@ CORE_TILES = {
 }
 
 
-def core_tiles(table: int, size: int) -> tuple[CoreTile, ...]:
-    """The tiles of the CUDA cores for sums of ``size`` bytes.
+def core_tiles(table: int, size: int, factor: int) -> tuple[CoreTile, ...]:
+    """The tiles of the CUDA cores for sums of ``size`` bytes, and factors of at least ``factor``.
 
-    Before 8.0 what is read passes through registers, which large tiles have for steps of 8 k's.
+    Before 8.0, and where factors are narrower than sums, what is read passes through registers,
+    which large tiles have for steps of 8 k's.
     """
     found = CORE_TILES[size]
-    if table >= 80 or size > 4:
+    if (table >= 80 and factor >= size) or size > 4:
         return found
     return tuple(replace(tile, k=8) if tile.m * tile.n >= 8192 else tile for tile in found)
 

@@ -79,8 +79,8 @@ using Copied = Factor<typename F::Type, F::op, F::along, F::along == Along::K ? 
 template <class F, int K>
 constexpr int ONCE = F::along == Along::K ? least(K, 32 / (int)sizeof(typename F::Type)) : K;
 
-// The same for elements that stay as they are, straight to shared memory. Zero beyond the last k; in place of rows
-// beyond the tensor, whose sums are not written, the first one is read.
+// The same for elements that stay as they are, straight to shared memory. Zero beyond the last k and for rows beyond the
+// tensor: if all blocks read the same place instead, one part of L2 would serve them all.
 template <class F, class Sum, class Offset, int ROWS, int K, int THREADS>
 struct CoreCopier : FactorRows<Copied<F>, Offset, ROWS, ONCE<F, K>, THREADS> {
   using Rows = FactorRows<Copied<F>, Offset, ROWS, ONCE<F, K>, THREADS>;
@@ -99,7 +99,7 @@ struct CoreCopier : FactorRows<Copied<F>, Offset, ROWS, ONCE<F, K>, THREADS> {
 #pragma unroll
       for (int i = 0; i < ITEMS_ROW; ++i) {
         const int apart = (k - this->k(0)) * PITCH<Sum, ROWS> + this->row(i) - this->row(0);
-        copy(first + apart * (int)sizeof(Sum), this->origin + (this->offset[i] + offset), inside);
+        copy(first + apart * (int)sizeof(Sum), this->origin + (this->offset[i] + offset), inside && this->there[i]);
       }
     }
   }

@@ -163,8 +163,8 @@ def rate(architecture: Architecture, tile: Tile, dtype: str) -> float:
 
 def tiles(work: Workload, architecture: Architecture) -> Iterator[Tile]:
     """Every tile that serves."""
-    yield from core_tiles(architecture.table, max(item_size(work.dtype), 4))
-    size = max(work.a.size, work.b.size)
+    narrowest, size = sorted((work.a.size, work.b.size))
+    yield from core_tiles(architecture.table, max(item_size(work.dtype), 4), narrowest)
     for arithmetic in work.arithmetic:
         for tile in tensor_tiles(arithmetic, size, work.dtype):
             if rate(architecture, tile, work.dtype) and resident(work, tile, architecture):

@@ -11,6 +11,7 @@ from itertools import cycle
 import pytest
 
 import contract as ct
+from contract.compute import item_size
 from contract.kernels.architectures import Architecture, architecture_of
 from contract.kernels.arithmetic import BF16X6, F64, F64_WIDE, TF32
 from contract.kernels.call import KernelCall
@@ -122,7 +123,7 @@ def products(dtype: str, size: int, count: int, table: int = 80) -> list[Family]
             product(dtype, tile),
             tile.resident,
         )
-        for tile in core_tiles(table, size)[:count]
+        for tile in core_tiles(table, size, item_size(dtype))[:count]
     ]
 
 

@@ -202,8 +202,8 @@ def wrong_products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("CONTRACT_HOST_KERNELS", "numpy")
     right = np.matmul
 
-    def wrong(a, b, **options):
-        product = right(a, b, **options)
+    def wrong(*arguments, **options):
+        product = right(*arguments, **options)
         product.flat[0] *= 1 + 1e-9
         return product
 

@@ -154,12 +154,13 @@ def test_descriptors_refuse_what_is_no_tensor() -> None:
     with pytest.raises(InvalidValueError, match="2 dimensions, 1 modes"):
         Operand(TensorDescriptor((2, 3)), (0,))
     asked = operation("ik kj", "ij", i=2, j=3, k=4)
+    labels = tuple("ijk")
     wrong = Operand(TensorDescriptor((2, 5)), asked.inputs[0].modes)
     with pytest.raises(InvalidValueError, match="mode 'k': operand 0 has 5, operand 1 has 4"):
-        make_plan(Contraction((wrong, asked.inputs[1]), asked.output, None, "ijk", "float64"))
+        make_plan(Contraction((wrong, asked.inputs[1]), asked.output, None, labels, "float64"))
     wrong = Operand(TensorDescriptor((9, 3)), asked.output.modes)
     with pytest.raises(InvalidValueError, match="output has extent 9 for mode 'i'"):
-        make_plan(Contraction(asked.inputs, wrong, None, "ijk", "float64"))
+        make_plan(Contraction(asked.inputs, wrong, None, labels, "float64"))
     assert str(TensorDescriptor((2, 3))) == "float64[2,3]:[1,2]"
 
 
