@@ -10,17 +10,17 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 
-__all__ = ["quietly"]
+__all__ = ["QUIET", "quietly"]
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
-_QUIET = copy_context()
-_QUIET.run(np.seterr, all="ignore")
+QUIET = copy_context()  # what such work sees; a test may lead NumPy's memory here, too
+QUIET.run(np.seterr, all="ignore")
 
 
 def quietly(
     function: Callable[Given, Result], *arguments: Given.args, **named: Given.kwargs
 ) -> Result:
     """What the function returns; it does not see the context variables of its caller."""
-    return _QUIET.copy().run(function, *arguments, **named)
+    return QUIET.copy().run(function, *arguments, **named)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy._core import _multiarray_umath
 
 from contract.run.memory import NOTHING, MemoryPool
+from contract.run.quiet import QUIET
 from contract.workspace import ALIGNMENT
 
 PAGE = mmap.PAGESIZE
@@ -160,11 +161,12 @@ class NumpyMemory:
     @contextmanager
     def guarded(self) -> Iterator[None]:
         """New arrays of this thread lie between guard pages."""
-        before = self._set_to(self._capsule)
+        before, inside = self._set_to(self._capsule), QUIET.run(self._set_to, self._capsule)
         try:
             yield
         finally:
             self._set_to(before)
+            QUIET.run(self._set_to, inside)
 
     def _malloc(self, _: int, size: int) -> int:
         return self._memory.take(size)
