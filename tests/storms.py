@@ -315,15 +315,13 @@ def forks(count: int, seed: int) -> str:
 def _fork(every: Sequence[tuple[ct.Handle, Work]], chosen: random.Random) -> None:
     child = os.fork()
     if child == 0:
-        status = 1
-        try:
-            for handle, work in chosen.sample(every, 4):
-                work.check(work.call())
-                misses(handle, chosen)
-            _check_threads([handle])
-            status = 0
-        finally:
-            os._exit(status)
+        misses(every[0][0], chosen)
+        _end_as_child(chosen.sample(every, 4))
+    _await(child)
+
+
+def _await(child: int) -> None:
+    """A child ends well, and in time."""
     end = time.monotonic() + CHILD_SECONDS
     while time.monotonic() < end:
         found, status = os.waitpid(child, os.WNOHANG)
@@ -333,6 +331,49 @@ def _fork(every: Sequence[tuple[ct.Handle, Work]], chosen: random.Random) -> Non
         time.sleep(1e-3)
     os.kill(child, signal.SIGABRT)
     raise AssertionError("a child hangs")
+
+
+def forks_amid(count: int, seed: int) -> str:
+    """Handlers that fork amid a call, which goes on in both processes.
+
+    In the child it is right or says that its threads are missing; whatever comes next is right.
+    """
+    chosen, children, is_child = random.Random(seed), list[int](), [False]
+
+    def fork(number: int, frame: Any) -> None:
+        if not is_child[0]:
+            child = os.fork()
+            is_child[0] = child == 0
+            children.append(child)
+
+    signal.signal(signal.SIGALRM, fork)
+    with handles() as made:
+        every = [(handle, work) for handle in made for work in work_of(handle)]
+        while len(children) < count:
+            _, work = chosen.choice(every)
+            signal.setitimer(signal.ITIMER_REAL, 1e-6 + 4e-3 * chosen.random())
+            try:
+                work.check(work.call())
+            except ct.ExecutionError:
+                if not is_child[0]:
+                    raise
+            if is_child[0]:
+                _end_as_child(chosen.sample(every, 3))
+            while children and children[-1]:
+                _await(children[-1])
+                children[-1] = 0
+    return f"{count} forks in handlers"
+
+
+def _end_as_child(every: Sequence[tuple[ct.Handle, Work]]) -> None:
+    status = 1
+    try:
+        for handle, work in every:
+            work.check(work.call())
+            _check_threads([handle])
+        status = 0
+    finally:
+        os._exit(status)
 
 
 # --- exits --------------------------------------------------------------------------------------
@@ -357,7 +398,7 @@ def exits(count: int, seed: int) -> str:
 
 
 def main() -> None:
-    every = interrupts, beginnings, long_calls, callbacks, forks, exits
+    every = interrupts, beginnings, long_calls, callbacks, forks, forks_amid, exits
     programs = {each.__name__: each for each in every}
     parser = argparse.ArgumentParser()
     parser.add_argument("program", choices=programs)

@@ -19,10 +19,11 @@ import numpy as np
 from llvmlite import binding, ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 
+from contract.errors import ExecutionError
 from contract.forks import renew_in_children
 from contract.run.host_views import Array
 from contract.run.numba_tools import call_address, compiled, emitted, load, store
-from contract.run.workers import Workers
+from contract.run.workers import FORKED, Workers
 
 __all__ = ["PART_ARGUMENTS", "Team"]
 
@@ -48,7 +49,7 @@ SEAT = 96
 # by a caller, who is about to write what; GIVEN: there is work; WORKING: it is being done.
 EMPTY, DOZING, WATCHING, CLAIMED, GIVEN, WORKING = range(6)
 LINE = 16  # integers: two lines of the cache, which some processors fetch together
-DONE, LEFT = 0, -1  # what is known of a work: nobody works any more, or somebody does
+DONE, LEFT = 0, -1  # of a work: nobody has a part of it any more, or somebody may
 # Work: the next part, the number of parts (0 where the rest is not wanted any more), what they are
 # parts of, the function, its arguments.
 NEXT, PARTS, TOTAL, FUNCTION, ARGUMENTS = range(5)
@@ -343,6 +344,7 @@ class Team:
         self._first: int = self._seats.ctypes.data
         self._functions = _functions()
         self._system: int = self._functions.ctypes.data if self._functions.size else 0
+        self._forks = 0  # how many lie between this process and the one that made the team
         self.renew()
         self._looks = self._looks_for(WATCH) if self._count else 0
         self._compile()
@@ -351,6 +353,7 @@ class Team:
 
     def renew(self) -> None:
         """Nobody sits anywhere."""
+        self._forks += 1
         self._seats[...] = 0
         for seat in self._seats if self._system else ():
             _prepare(seat)
@@ -360,7 +363,7 @@ class Team:
     ) -> None:
         """function(arguments, begin, end, lane) for parts of range(total), each on one thread.
 
-        A part takes some milliseconds, a hundred at most, for no signal is seen meanwhile.
+        A part takes some ten milliseconds at most, for no signal is seen meanwhile.
         The function is given by its address, as the arguments' table is to it. Those that run at
         the same time have different lanes: 0 is the caller's, others are below the number of
         threads and of parts. With ``wakes`` threads that sleep take part; the rest does if awake.
@@ -368,6 +371,7 @@ class Team:
         wanted = 0 if self.workers.is_inside() else min(self._count, parts - 1)
         count = self._count if wanted else 0
         work = np.array([0, parts, total, function, *arguments], np.int64)
+        forks = self._forks
         if wanted:
             self.workers.keep_apart()
         try:
@@ -376,6 +380,8 @@ class Team:
                 self._wake(work)
             while state != DONE:  # Python looks for signals here, and a thread may want this core
                 self.workers.check()
+                if self._forks != forks:
+                    raise ExecutionError(FORKED)
                 state = _lead(self._first, count, work, self._system)
                 sleep(0)
         except BaseException:

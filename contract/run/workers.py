@@ -16,7 +16,9 @@ from contract.errors import ExecutionError
 from contract.forks import renew_in_children
 from contract.run.gate import Gate
 
-__all__ = ["Workers", "usable_cores"]
+__all__ = ["FORKED", "Workers", "usable_cores"]
+
+FORKED = "The process was forked in the midst of this call, which other threads had parts of."
 
 Range = tuple[int, int]
 Item = TypeVar("Item")
@@ -88,7 +90,7 @@ class Workers:
         if work.errors:
             raise work.errors[0]
         if work.gate.lost:
-            raise ExecutionError("The process was forked in the midst of this call.")
+            raise ExecutionError(FORKED)
 
     def going(self, items: Iterable[Item]) -> Iterable[Item]:
         """What is to be done in a part, unless the call ends early, for whatever reason."""

@@ -43,6 +43,7 @@ posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no su
         ("long_calls", 1),
         ("callbacks", 300),
         ("forks", 20),
+        ("forks_amid", 20),
         ("exits", 0),
     ],
 )
