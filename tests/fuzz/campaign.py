@@ -20,7 +20,7 @@ from tests.fuzz.shrink import smaller
 __all__ = ["FINDINGS", "Finding", "judgements", "shrunk"]
 
 SAME_WORDS = 12  # characters
-PATIENCE = 90  # seconds for one case; the first may compile kernels
+PATIENCE = 300  # seconds for one case; the first may compile kernels on a busy machine
 FINDINGS = frozenset({"wrong", "raw", "crash", "hang"})
 
 
