@@ -325,10 +325,21 @@ class _Slices:
         return self._best(operation if self.of_operands else of_results(operation))
 
     def _move(self, lengths: Mapping[int, int], apart: TensorDescriptor) -> Loaded:
-        """From where it was summed to its place in the result, rounded once."""
+        """From where it was summed to its place in the result, rounded once.
+
+        Every dimension is a mode of its own: what lies beside a diagonal moves as well.
+        """
         target = restricted(self.operation.output, lengths, self._sizes)
         source = restricted(replace(target, tensor=apart), lengths, {})
-        moved = replace(self.operation, inputs=(source,), output=target, addend=None, same=())
+        modes = tuple(range(len(target.modes)))
+        moved = replace(
+            self.operation,
+            inputs=(replace(source, modes=modes),),
+            output=replace(target, modes=modes),
+            addend=None,
+            labels=tuple(self.operation.labels[mode] for mode in target.modes),
+            same=(),
+        )
         return self._best(moved)
 
     def _best(self, operation: Contraction) -> Loaded:

@@ -77,3 +77,11 @@ def test_scaled_results_with_gaps_keep_to_the_limit(handle: ct.Handle) -> None:
         break
     assert memory.peak <= limit + 64
     assert (out == 6).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_slices_of_a_diagonal_keep_what_c_has_beside_it(handle: ct.Handle, dtype: str) -> None:
+    """Results of 16 bits are summed apart, and moved to their place with all that C gave them."""
+    x, c = np.ones((6, 3), dtype), np.full((3, 3), 5, dtype)
+    found = ct.contract("ab,ab->bb", x, x, c=c, slices={"a": 3}, handle=handle)
+    np.testing.assert_array_equal(found.astype(float), 5 + 6 * np.eye(3))
