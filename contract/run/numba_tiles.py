@@ -99,10 +99,11 @@ def _is_run(offsets: int, count: int, size: int) -> bool:
 
 @compiled
 def _are_apart(rows: int, apart: int, count: int, size: int) -> bool:
-    """Whether every ``apart``-th of these rows lies beside the one before."""
-    for at in range(1, count):
-        if load(rows, at * apart) - load(rows, 0) != at * size:
-            return False
+    """Whether every ``apart``-th row from each of a square's rows on lies beside the one before."""
+    for each in range(SQUARE):
+        for at in range(1, count):
+            if load(rows, at * apart + each) - load(rows, each) != at * size:
+                return False
     return True
 
 

@@ -446,3 +446,19 @@ def boxes_of(made: TileProduct) -> list[int]:
     depths = [sum(k[at : at + made.each]) for at in range(0, len(k), made.each)]
     of_d = product(blocks(Kind.BATCH), blocks(Kind.N), blocks(Kind.M))
     return [prod(each) * depth for depth, each in product(depths, list(of_d))]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_rows_whose_neighbours_are_some_rows_on_at_first(
+    rng: np.random.Generator, dtype: str
+) -> None:
+    """Row 32 lies beside row 0, as 33 beside 1, but where e begins again row 62 not beside 30."""
+    memory = rng.standard_normal(800).astype(np.empty(0, dtype).real.dtype).view(dtype)[:400]
+    extents, steps = (13, 4, 31, 8, 7), (-2, 2, -1, 2, 2)
+    strides = [step * memory.itemsize for step in steps]
+    a = np.lib.stride_tricks.as_strided(memory[200:], extents, strides)
+    b = np.asfortranarray(memory[:52].reshape(4, 13))
+    with ct.Handle(kernels="numba") as handle:
+        found = ct.contract("bc,cbedf->edf", b, a, handle=handle)
+    exact = np.einsum("bc,cbedf->edf", b.astype("c16"), a.astype("c16"))
+    np.testing.assert_allclose(found, exact, atol=1e3 * np.finfo(dtype).eps)
