@@ -37,7 +37,7 @@ from contract import (
 from contract.calibration import constants
 from contract.calibration_files import calibration_path, write_calibration
 from contract.config import Settings, user_cache_directory
-from contract.descriptors import OperationDescriptor
+from contract.descriptors import Algo, OperationDescriptor, PlanPreference
 from contract.errors import CacheFileError, ContractError, InvalidValueError
 from contract.files import BFLOAT16, ArrayFile, check_writable, read, write
 from contract.heuristics import Cpu
@@ -296,7 +296,7 @@ def _show_path(directory: Path) -> None:
 
 
 def _show_plans(directory: Path) -> None:
-    """For each device its plans: what is computed, how, and in what time."""
+    """For each device its plans: what is computed, and what was decided."""
     files = plan_files_in(directory)
     if not files:
         _show(f"no plans in {directory}")
@@ -314,22 +314,26 @@ def _plans_table(path: Path) -> str:
     written = path.stat()
     age = timedelta(seconds=int(max(time.time() - written.st_mtime, 0)))
     title = f"{identity}: {len(records)} plans, {_size(written.st_size)}, {age} old, {path}"
-    head = ("operation", "extents", "type", "algorithm", "time")
+    head = ("operation", "extents", "type", "decided", "measured")
     return "\n".join((title, *aligned((head, *map(_plan_row, records)))))
 
 
 def _plan_row(record: Record) -> Row:
-    operation, plan = record.operation, record.plan
-    algorithms = dict.fromkeys(each.chosen.algo.name for each in plan.considered)
+    operation = record.operation
     return (
         _notation(operation),
         ",".join(f"{mode}={n}" for mode, n in _extents_of(operation).items()),
         operation.dtype,
-        " ".join(algorithms) or "nothing to do",
-        f"{seconds(plan.seconds)} predicted"
-        if record.seconds is None
-        else f"{seconds(record.seconds)} measured",
+        _decided(record.decided),
+        "" if record.seconds is None else seconds(record.seconds),
     )
+
+
+def _decided(preference: PlanPreference) -> str:
+    """``candidate 2 of GETT, path ((0, 1), (0, 1))``: what planning need not look for."""
+    algo = "" if preference.algo is Algo.DEFAULT else f" of {preference.algo.name}"
+    path = f", path {preference.path}" if isinstance(preference.path, tuple) else ""
+    return f"candidate {preference.kernel_rank}{algo}{path}"
 
 
 def _notation(operation: OperationDescriptor) -> str:

@@ -10,7 +10,16 @@ from typing import Any
 
 from contract.errors import InvalidValueError
 
-__all__ = ["Pair", "Path", "contraction_path", "frozen", "is_path_name", "is_slight", "pairs_of"]
+__all__ = [
+    "Pair",
+    "Path",
+    "contraction_path",
+    "frozen",
+    "is_path_name",
+    "is_searched",
+    "is_slight",
+    "pairs_of",
+]
 
 CALL_WORK = 1 << 12  # multiply-adds that take as long as calling a step: some microseconds
 TRIED_AT_ONCE = 4  # operands; "auto" tries all orders of so many in less time than greedily one
@@ -107,6 +116,11 @@ def contraction_path(
     if isinstance(path, str):
         return _named(path, inputs, output, extents)
     return _by_function(path, inputs, output, extents)
+
+
+def is_searched(count: int, path: Hashable | Any) -> bool:
+    """Whether to look for a path of ``count`` operands takes longer than a plan by a given one."""
+    return count > TRIED_AT_ONCE and (path is True or isinstance(path, str))
 
 
 def frozen(value: Any) -> Any:

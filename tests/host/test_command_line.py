@@ -498,11 +498,11 @@ def kept(tmp_path, monkeypatch):
     identity = plan_files.Identity("Xeon", "AVX-512", 2)
     store = plan_files.PlanStore(plan_files.store_path(tmp_path / "plans", identity), identity)
     for text, shapes, seconds in (
-        ("ab,bc->ac", ((4, 5), (5, 6)), None),
+        ("ab,bc,cd->ad", ((4, 5), (5, 6), (6, 7)), None),
         ("ab->b", ((4, 5),), 2e-6),
     ):
         plan = contract.contract_expression(text, *shapes).plan
-        assert store.add(plan_files.Record(contract.PlanPreference(), plan, seconds))
+        assert store.add(plan_files.Record.of(contract.PlanPreference(), plan, seconds))
     store.save()
     return tmp_path / "plans"
 
@@ -514,10 +514,12 @@ def test_kept_plans_are_shown(kept, capsys):
     title, head, first, second = capsys.readouterr().out.splitlines()
     assert title.startswith("Xeon (AVX-512, 2 units): 2 plans, ")
     assert "0:00:0" in title
-    assert head.split() == ["operation", "extents", "type", "algorithm", "time"]
-    assert first.split()[:3] == ["ab,bc->ac", "a=4,b=5,c=6", "float64"]
-    assert first.split()[-1] == "predicted"
-    assert second.split() == ["ab->b", "a=4,b=5", "float64", "ONE_PASS", "2", "us", "measured"]
+    assert head.split() == ["operation", "extents", "type", "decided", "measured"]
+    assert first.split(maxsplit=3) == [
+        *("ab,bc,cd->ad", "a=4,b=5,c=6,d=7", "float64"),
+        "candidate 0, path ((0, 1), (0, 1))",
+    ]
+    assert second.split() == ["ab->b", "a=4,b=5", "float64", "candidate", "0", "2", "us"]
 
 
 def test_a_file_that_is_refused_is_shown_with_its_reason(kept, capsys):
