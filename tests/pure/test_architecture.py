@@ -25,7 +25,7 @@ LEVELS = (
     {"candidates"},
     {"planner"},
     {"kernels.elementwise", "kernels.gett", "kernels.hopper", "kernels.jit", "kernels.recordable"},
-    {"kernels.reduce", "kernels.slices", "verification", "advice"},
+    {"kernels.reduce", "kernels.slices", "verification", "advice", "scaling"},
     {"kernels.lower", "plan_files", "information"},
     {
         "calibration",
