@@ -33,6 +33,7 @@ LEVELS = (
         "run.picture",
         "run.gate",
         "run.quiet",
+        "run.neighbours",
         "run.apart",
         "run.blas_threads",
         "run.host_views",
