@@ -605,7 +605,7 @@ def test_a_busy_machine_is_not_calibrated(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(calibrating, "AWAKE", 0)
     monkeypatch.setattr(calibrating, "measured_fastest", disturbed)
     executor = HostExecutor("numpy", 1)
-    with pytest.raises(contract.ExecutionError, match="busy.*takes 2.00 times as long"):
+    with pytest.raises(contract.ExecutionError, match=r"busy.*takes 2\.00 times as long"):
         calibrating.calibrated(executor, lambda text: None)
     executor.close()
 
