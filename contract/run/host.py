@@ -40,7 +40,11 @@ from contract.run.blas_threads import blas_threads
 from contract.run.checking import check_plan, checked_product, checked_step
 from contract.run.executor import Footprint, Loaded, inside_range
 from contract.run.host_arrays import HostArrays
-from contract.run.host_elementwise import prepare_elementwise, prepare_permute
+from contract.run.host_elementwise import (
+    prepare_elementwise,
+    prepare_permute,
+    small_pass_bytes,
+)
 from contract.run.host_kernels import SMALL_ELEMENTS, HostKernels, strided_view
 from contract.run.host_panels import prepare_panels
 from contract.run.host_products import (
@@ -52,6 +56,7 @@ from contract.run.host_products import (
     prepare_gemm,
     prepare_loops,
     prepare_small,
+    scaling_bytes,
 )
 from contract.run.host_reductions import prepare_reduce
 from contract.run.host_tiles import prepare_tiles
@@ -61,7 +66,7 @@ from contract.run.memory import NOTHING, MemoryPool
 from contract.run.processor import has_wide_vectors, processor_name
 from contract.run.progress import counted
 from contract.run.quiet import quietly
-from contract.run.steps import Memory, Prepared, Run, Scalars
+from contract.run.steps import Memory, Prepared, Run, Scalars, later
 from contract.run.workers import Workers
 from contract.workspace import rounded
 
@@ -290,44 +295,47 @@ class HostExecutor:
         return self._loaded(plan, measured).checked()
 
     def _loaded(self, plan: Plan, measured: float | None) -> LoadedPlan:
-        parts = tuple(self._prepare(plan, step) for step in plan.steps)
-        alone = None if plan.addend_only is None else self._prepare(plan, plan.addend_only)
+        product = plain_product(plan)
+        sums = few_sums(plan) if product is None else None
+        prepare = self._prepare if sums is None else self._prepare_later
+        parts = tuple([prepare(plan, step) for step in plan.steps])
+        alone = None if plan.addend_only is None else self._prepare_later(plan, plan.addend_only)
         every = [part.prepared for part in (parts if alone is None else (*parts, alone))]
         new_output = allocator(plan.slots[plan.output].tensor, self.pool)
-        direct = parts[0].prepared.direct if len(parts) == 1 else None
-        sums = few_sums(plan) if direct is None else None
-        panels = max((each.workspace for each in every), default=0)
+        if len(parts) == 1 and parts[0].prepared.direct is not None:
+            product, sums = self._direct(parts[0].prepared, new_output), None
+        panels = max([each.workspace for each in every], default=0)
         return LoadedPlan(
             plan,
             self.arrays,
-            tuple(part.prepared.run for part in parts),
+            tuple([part.prepared.run for part in parts]),
             None if alone is None else alone.prepared.run,
             tuple(
-                _temporary(slot, offset)
-                for slot, offset in zip(plan.slots, plan.offsets, strict=True)
-                if offset >= 0
+                [
+                    _temporary(slot, offset)
+                    for slot, offset in zip(plan.slots, plan.offsets, strict=True)
+                    if offset >= 0
+                ]
             ),
             rounded(plan.workspace) + panels if panels else plan.workspace,
-            max((each.tiles for each in every), default=0),
-            max((each.own for each in every), default=0),
+            max([each.tiles for each in every], default=0),
+            max([each.own for each in every], default=0),
             plan.addend is not None,
             self.pool,
             new_output,
-            self._product(plan, parts, new_output) if sums is None else sums.fresh(),
+            product if sums is None else sums.fresh(),
             sums,
             measured,
             parts,
             alone,
         )
 
-    def _product(
-        self, plan: Plan, parts: Sequence[_Part], new_output: Callable[[], Array]
-    ) -> Callable[[Sequence[Array]], Array] | None:
-        """inputs -> the result, where one call makes it."""
-        direct = parts[0].prepared.direct if len(parts) == 1 else None
-        if direct is None:
-            return plain_product(plan)
-        run, needed, pool = direct, parts[0].prepared.direct_bytes, self.pool
+    def _direct(
+        self, prepared: Prepared, new_output: Callable[[], Array]
+    ) -> Callable[[Sequence[Array]], Array]:
+        """inputs -> the result of the plan's only step."""
+        run, needed, pool = prepared.direct, prepared.direct_bytes, self.pool
+        assert run is not None
 
         def product(inputs: Sequence[Array]) -> Array:
             out, memory = new_output(), pool.take(needed)
@@ -376,6 +384,20 @@ class HostExecutor:
                 family = self._family_of(step)
                 return _Part(step, family.name, prepare_reduce(plan, step, family, self.workers))
         assert_never(step)
+
+    def _prepare_later(self, plan: Plan, step: Step) -> _Part:
+        """A step that few calls run, prepared then where what it allocates is known at once."""
+        match step:
+            case Elementwise() if prod(step.extents) <= SMALL_ELEMENTS:
+                own, family = small_pass_bytes(plan, step), self._numpy.name
+            case Gemm():
+                own, family = scaling_bytes(plan, step), "BLAS"
+            case Gett(panels=None) if is_small_and_plain(plan, step):
+                own, family = scaling_bytes(plan, step), "numpy"
+            case _:
+                return self._prepare(plan, step)
+        run = later(lambda: self._prepare(plan, step).prepared.run)
+        return _Part(step, family, Prepared(run, own=own))
 
     def _prepare_gett(self, plan: Plan, step: Gett) -> _Part:
         """By panels or tiles, or loop by loop: that is always right."""

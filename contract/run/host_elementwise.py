@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from contract.compute import item_size
 from contract.descriptors import TensorDescriptor
 from contract.layout import fuse
 from contract.operators import Operator
@@ -33,7 +34,7 @@ from contract.run.steps import Direct, Memory, Prepared, Run, Scalars, share
 from contract.run.workers import Workers
 from contract.workspace import rounded
 
-__all__ = ["TilePass", "prepare_elementwise", "prepare_permute"]
+__all__ = ["TilePass", "prepare_elementwise", "prepare_permute", "small_pass_bytes"]
 
 BUFFERED_BYTES = 1 << 20  # of all buffers of a tile: the cache of a core
 PLAIN_BYTES = 1 << 21  # of one operand's tile where nothing is buffered: only calls cost
@@ -120,10 +121,15 @@ def _small(plan: Plan, step: Elementwise) -> Prepared:
                 function(found, value, out=into, dtype=dtype, casting="unsafe")
                 found = into
 
-    arrays = max(len(functions) - 1, 0) + sum(map(_small_arrays, step.sources))
+    return Prepared(run, own=small_pass_bytes(plan, step))
+
+
+def small_pass_bytes(plan: Plan, step: Elementwise) -> int:
+    """What NumPy allocates for a small step: scaled, transformed and converted operands."""
+    arrays = max(len(step.operators) - 1, 0) + sum(map(_small_arrays, step.sources))
     views = [step.target, *(source.view for source in step.sources)]
-    arrays += sum(plan.slots[view.slot].tensor.dtype != step.dtype for view in views)
-    return Prepared(run, own=arrays * prod(step.extents) * dtype.itemsize)
+    arrays += sum([plan.slots[view.slot].tensor.dtype != step.dtype for view in views])
+    return arrays * prod(step.extents) * item_size(step.dtype)
 
 
 def _small_arrays(source: Source) -> int:

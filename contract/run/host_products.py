@@ -47,6 +47,7 @@ __all__ = [
     "prepare_gemm",
     "prepare_loops",
     "prepare_small",
+    "scaling_bytes",
 ]
 
 # A NumPy call is done before a compiled kernel has begun: with so many multiply-adds, in so many
@@ -102,7 +103,7 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
         blas_threads().alone(partial(workers.map, part, blocks))
 
     blocks = _blocks_for_threads(plan, step, batch, workers)
-    return Prepared(run_apart if blocks else run, own=_scaling_bytes(plan, step))
+    return Prepared(run_apart if blocks else run, own=scaling_bytes(plan, step))
 
 
 def _blocks_for_threads(
@@ -156,7 +157,7 @@ def _scale(out: Array, alpha: Any) -> None:
             np.multiply(piece, alpha, out=piece, dtype=out.dtype, casting="unsafe")
 
 
-def _scaling_bytes(plan: Plan, step: Product) -> int:
+def scaling_bytes(plan: Plan, step: Product) -> int:
     """What NumPy may copy of a result with gaps, for it does not see that no elements overlap."""
     tensor = plan.slots[step.d].tensor
     return tensor.packed_bytes * (step.scaled and not is_packed(tensor.extents, tensor.steps))
@@ -198,7 +199,7 @@ def prepare_small(plan: Plan, step: Gett) -> Prepared:
         if scaled:
             _scale(out, scalars[0])
 
-    return Prepared(run, own=_scaling_bytes(plan, step))
+    return Prepared(run, own=scaling_bytes(plan, step))
 
 
 # --- loop by loop -----------------------------------------------------------------------------
@@ -299,7 +300,7 @@ def _direct_loops(
     def direct(inputs: Sequence[Array], out: Array, memory: Array) -> None:
         kernel(*flatten(inputs[step.a]), *flatten(inputs[step.b]), *flatten(out))
 
-    own = _scaling_bytes(plan, step)
+    own = scaling_bytes(plan, step)
     if workspace or tiles:
         return Prepared(run, workspace, tiles, own)
     return Prepared(run, own=own, direct=direct)
@@ -480,7 +481,6 @@ def few_sums(plan: Plan) -> FewSums | None:
         or order is None
         or operation.addend is not None
         or not _is_plain(operation)
-        or plain_product(plan) is not None
     ):
         return None
     operands = (*operation.inputs, operation.output)
