@@ -37,6 +37,7 @@ LEVELS = (
         "run.blas_threads",
         "run.host_views",
         "run.cupy_module",
+        "run.numpy_products",
     },
     {"run.kernel_files"},
     {
