@@ -84,7 +84,7 @@ LEVELS = (
     {"fitting"},
     {"request"},
     {"evaluation"},
-    {"folding", "distributed", "interop"},
+    {"folding", "distributed", "interop", "numpy_layout"},
     {"api", "elementwise", "numpy_einsum"},
     {"conversion", "numpy_functions"},
     {"", "files"},
