@@ -199,16 +199,17 @@ class _Request:
     def call_for_new(self, is_product: bool) -> Call:
         """The call that makes a new array, laid out as NumPy has it."""
         options = self.options
-        if options.layout == "K" and self.handle.arrays.device is None:
+        if options.layout == "K":
             options = replace(options, axes=self._axes(is_product))
         return self._call(options, None)
 
     def _axes(self, is_product: bool) -> tuple[int, ...] | None:
         """Those of a new result, fastest first; None, the cheapest, where paths decide."""
-        if not is_product:
-            return axes_of_loops(self.expression, self._factors)
-        count = len(self.layouts)
-        return axes_of_product(self.expression, self._factors) if count == 2 else None
+        on_path = is_product or self.handle.arrays.device is not None
+        if on_path and len(self.layouts) > 2:
+            return None
+        find = axes_of_product if is_product else axes_of_loops
+        return find(self.expression, self._factors)
 
     @property
     def _factors(self) -> list[Factor]:
