@@ -127,7 +127,7 @@ def _bound(
 
 def _is_plain(options: Options) -> bool:
     """Whether ``contract`` looks a call with these options up by itself."""
-    beyond = options.operators, options.dtype, options.form, options.slices
+    beyond = options.operators, options.dtype, options.form, options.slices, options.axes
     return beyond == (None,) * len(beyond)
 
 

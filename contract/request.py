@@ -102,6 +102,7 @@ class Options:
 
     ``dtype`` is the type of products and sums (and of a result made here); None: NumPy's
     result type of the operands. ``casting`` is the rule by which ``out`` may have another type.
+    ``axes`` are those of a new result, fastest first, where ``order`` does not say it.
     ``form`` says what is asked where that is not a contraction. ``same`` has for each operand the
     first that is the same array; empty where all differ. ``slices`` are (label, number of chunks),
     one for each mode to slice.
@@ -118,10 +119,11 @@ class Options:
     form: Reducing | Combination | None = None
     same: tuple[int, ...] = ()
     slices: Cuts | None = None
+    axes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
-        if not isinstance(self.order, str) or self.order not in ("F", "C", "K", "A"):
+        if not isinstance(self.order, str) or self.layout not in ("F", "C", "K", "A"):
             raise InvalidValueError(f"order is one of 'F', 'C', 'K', 'A': it is {self.order!r}.")
         try:
             hash(self.optimize)
@@ -146,6 +148,11 @@ class Options:
             raise InvalidValueError(
                 f"operators is a sequence of operators, their names or None: it is {operators!r}."
             )
+
+    @property
+    def layout(self) -> str:
+        """The order, whichever letters it was written with."""
+        return self.order.upper()
 
     @property
     def compute(self) -> ComputeType | None:
@@ -292,7 +299,8 @@ def operation_for(
     )
     dtype = _common_type(layouts) if options.dtype is None else options.dtype
     item_size(type_name(dtype))
-    free = out is None and options.order == "K" and _is_distinct(expression.output)
+    is_fixed = out is not None or options.layout != "K" or options.axes is not None
+    free = not is_fixed and _is_distinct(expression.output)
     if isinstance(options.form, Combination):
         check_output_type(_common_type(layouts), dtype, options.casting)
         padding = _padding(options.form, dtype if out is None else out.dtype, len(shape))
@@ -407,7 +415,7 @@ def _output_tensor(
     out: Layout | None,
 ) -> TensorDescriptor:
     if out is None:
-        strides = _output_strides(shape, layouts, options.order)
+        strides = _output_strides(shape, layouts, options)
         return TensorDescriptor(shape, strides, type_name(result), arrays.new_alignment(result))
     out_shape, out_strides, dtype, _ = out
     if out_shape != shape:
@@ -423,8 +431,11 @@ def _output_tensor(
 
 
 def _output_strides(
-    shape: tuple[int, ...], layouts: Sequence[Layout], order: str
+    shape: tuple[int, ...], layouts: Sequence[Layout], options: Options
 ) -> tuple[int, ...]:
+    if options.axes is not None:
+        return packed_strides(shape, options.axes)
+    order = options.layout
     if order == "C" or (order == "A" and not all(_is_column_major(each) for each in layouts)):
         return packed_strides(shape[::-1])[::-1]
     return packed_strides(shape)

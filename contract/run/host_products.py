@@ -33,6 +33,7 @@ from contract.run.host_kernels import PARALLEL_BYTES, HostKernels, ProductKernel
 from contract.run.host_views import Array, Viewer, compact_strides, slabs, viewer
 from contract.run.matrix_slices import in_slices, longest_slice, pieces
 from contract.run.memory import Cutter
+from contract.run.numpy_products import einsum, matmul
 from contract.run.quiet import QUIET
 from contract.run.steps import Memory, Prepared, Scalars, share
 from contract.run.workers import Workers
@@ -79,13 +80,13 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
     view_d = _matrix_view(plan, step.d, batch, m, n, "d")
     a, b, d, scaled = step.a, step.b, step.d, step.scaled
     products = prod([loop.extent for loop in step.loops])
-    matmul = _for_threads(np.matmul, step)
+    product_of = _for_threads(matmul, step)
     if products > longest_slice(step.dtype):
-        matmul = in_slices(matmul, step.dtype, workers)
+        product_of = in_slices(product_of, step.dtype, workers)
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         out = view_d(slots[d])
-        matmul(view_a(slots[a]), view_b(slots[b]), out)
+        product_of(view_a(slots[a]), view_b(slots[b]), out)
         if scaled:
             _scale(out, scalars[0])
 
@@ -95,7 +96,7 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
         def part(in_a: Index, in_b: Index, in_d: Index) -> None:
             block = out[in_d]
             with np.errstate(all="ignore"):  # a thread has settings of its own
-                matmul(left[in_a], right[in_b], block)
+                product_of(left[in_a], right[in_b], block)
                 if scaled:
                     _scale(block, scalars[0])
 
@@ -190,7 +191,6 @@ def prepare_small(plan: Plan, step: Gett) -> Prepared:
     view_a = _loop_view(plan, a, step, of_a, "a")
     view_b = _loop_view(plan, b, step, of_b, "b")
     view_d = _loop_view(plan, d, step, of_d, "d")
-    einsum = np.einsum
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         out = view_d(slots[d])
@@ -451,7 +451,7 @@ class FewSums:
 
     def fresh(self) -> Callable[[Sequence[Array]], Array]:
         """inputs -> the result in a new array."""
-        text, order, einsum = self.text, self.order, np.einsum
+        text, order = self.text, self.order
         return lambda inputs: einsum(text, *inputs, order=order)
 
     def into(self, slots: Sequence[Array], alpha: Any) -> bool:
@@ -459,7 +459,7 @@ class FewSums:
         inputs, output = slots[: self.inputs], slots[self.inputs]
         if any(np.may_share_memory(x, output) for x in inputs):
             return False  # einsum adds to what is zero at first
-        np.einsum(self.text, *inputs, out=output, order=self.order)
+        einsum(self.text, *inputs, out=output, order=self.order)
         _scale(output, alpha)
         return True
 

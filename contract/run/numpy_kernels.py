@@ -29,6 +29,7 @@ from contract.run.host_kernels import (
 from contract.run.host_operators import UFUNCS
 from contract.run.host_views import Array
 from contract.run.matrix_slices import LOOP_PRODUCTS, in_slices
+from contract.run.numpy_products import einsum, matmul
 from contract.run.workers import Workers
 
 __all__ = ["NumpyKernels"]
@@ -150,7 +151,7 @@ class NumpyKernels:
                 )
             ]
             for one, two, out in self.workers.going(pieces(views)):
-                np.einsum(one, of_a, two, of_b, of_d, out=out)
+                einsum(one, of_a, two, of_b, of_d, out=out)
 
         def pieces(views: list[Array]) -> Iterator[list[Array]]:
             """The views, cut along the longest loop of the result where there is much to do."""
@@ -181,7 +182,7 @@ def _convert(source: Array, target: Array) -> None:
 
 
 def _matmul(a: Array, b: Array, out: Array) -> None:
-    np.matmul(a, b, out=out)
+    matmul(a, b, out=out)
 
 
 def _copy_blocks(

@@ -38,6 +38,7 @@ LEVELS = (
         "run.blas_threads",
         "run.host_views",
         "run.cupy_module",
+        "run.numpy_products",
     },
     {"run.kernel_files"},
     {
@@ -84,7 +85,7 @@ LEVELS = (
     {"fitting"},
     {"request"},
     {"evaluation"},
-    {"folding", "distributed", "interop"},
+    {"folding", "distributed", "interop", "numpy_layout"},
     {"api", "elementwise", "numpy_einsum"},
     {"conversion", "numpy_functions"},
     {"", "files"},
