@@ -36,8 +36,9 @@ from contract import (
 )
 from contract.calibration import constants
 from contract.calibration_files import calibration_path, write_calibration
+from contract.call_text import notation
 from contract.config import Settings, user_cache_directory
-from contract.descriptors import OperationDescriptor
+from contract.descriptors import Algo, OperationDescriptor, PlanPreference
 from contract.errors import CacheFileError, ContractError, InvalidValueError
 from contract.files import BFLOAT16, ArrayFile, check_writable, read, write
 from contract.heuristics import Cpu
@@ -125,7 +126,8 @@ def _contract_files(arguments: list[str]) -> int:
     operands = [read(source, options.bfloat16) for source in options.operands]
     if options.explain:
         descriptors = [_descriptor(operand) for operand in operands]
-        _show(_planned(options, descriptors))
+        planned = contract_expression(options.expression, *descriptors, **_how(options))
+        _show(planned.explain(operands=operands))
     result = np.asarray(contract(options.expression, *operands, **_how(options)))
     if options.output is None:
         _show(_summary(result))
@@ -148,13 +150,6 @@ def _how(options: argparse.Namespace) -> dict[str, Any]:
         "optimize": options.optimize,
         "memory_limit": options.memory_limit,
     }
-
-
-def _planned(
-    options: argparse.Namespace, descriptors: Sequence[TensorDescriptor], plot: Path | None = None
-) -> str:
-    planned = contract_expression(options.expression, *descriptors, **_how(options))
-    return planned.explain(plot)
 
 
 def _descriptor(array: Array) -> TensorDescriptor:
@@ -214,7 +209,8 @@ def _explain(arguments: list[str]) -> int:
     extents = _merged(options.extents)
     shapes = _shapes(options.expression, extents)
     descriptors = [TensorDescriptor(shape, None, options.dtype) for shape in shapes]
-    _show(_planned(options, descriptors, options.plot))
+    planned = contract_expression(options.expression, *descriptors, **_how(options))
+    _show(planned.explain(options.plot))
     return OK
 
 
@@ -296,7 +292,7 @@ def _show_path(directory: Path) -> None:
 
 
 def _show_plans(directory: Path) -> None:
-    """For each device its plans: what is computed, how, and in what time."""
+    """For each device its plans: what is computed, and what was decided."""
     files = plan_files_in(directory)
     if not files:
         _show(f"no plans in {directory}")
@@ -314,32 +310,26 @@ def _plans_table(path: Path) -> str:
     written = path.stat()
     age = timedelta(seconds=int(max(time.time() - written.st_mtime, 0)))
     title = f"{identity}: {len(records)} plans, {_size(written.st_size)}, {age} old, {path}"
-    head = ("operation", "extents", "type", "algorithm", "time")
+    head = ("operation", "extents", "type", "decided", "measured")
     return "\n".join((title, *aligned((head, *map(_plan_row, records)))))
 
 
 def _plan_row(record: Record) -> Row:
-    operation, plan = record.operation, record.plan
-    algorithms = dict.fromkeys(each.chosen.algo.name for each in plan.considered)
+    operation = record.operation
     return (
-        _notation(operation),
+        notation(operation),
         ",".join(f"{mode}={n}" for mode, n in _extents_of(operation).items()),
         operation.dtype,
-        " ".join(algorithms) or "nothing to do",
-        f"{seconds(plan.seconds)} predicted"
-        if record.seconds is None
-        else f"{seconds(record.seconds)} measured",
+        _decided(record.decided),
+        "" if record.seconds is None else seconds(record.seconds),
     )
 
 
-def _notation(operation: OperationDescriptor) -> str:
-    """As an expression is written; labels of several characters are set apart."""
-    between = "" if all(len(label) == 1 for label in operation.labels) else " "
-    *inputs, output = (
-        between.join(operation.labels[mode] for mode in operand.modes)
-        for operand in (*operation.inputs, operation.output)
-    )
-    return f"{','.join(inputs)}->{output}"
+def _decided(preference: PlanPreference) -> str:
+    """``candidate 2 of GETT, path ((0, 1), (0, 1))``: what planning need not look for."""
+    algo = "" if preference.algo is Algo.DEFAULT else f" of {preference.algo.name}"
+    path = f", path {preference.path}" if isinstance(preference.path, tuple) else ""
+    return f"candidate {preference.kernel_rank}{algo}{path}"
 
 
 def _extents_of(operation: OperationDescriptor) -> dict[str, int]:
@@ -450,7 +440,7 @@ def _files_parser() -> _Parser:
         metavar="FILE",
         help="C.npy, or data.npz:name, which keeps the other arrays; else a summary is printed",
     )
-    parser.add_argument("--explain", action="store_true", help="print the plan as well")
+    parser.add_argument("--explain", action="store_true", help="print the plan and times as well")
     parser.add_argument(
         "--bfloat16", action="store_true", help="read raw 2-byte items (V2) as bfloat16"
     )

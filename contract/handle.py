@@ -32,7 +32,7 @@ from contract.run.arrays import Arrays, require_host_scalar
 from contract.run.binding import bind, bind_workspace
 from contract.run.call import Call
 from contract.run.cupy_module import import_cupy
-from contract.run.executor import Executor, Loaded
+from contract.run.executor import Executor, Loaded, held_bytes
 from contract.run.host import HostExecutor
 
 __all__ = ["Handle", "default_handle", "device_handle"]
@@ -42,9 +42,9 @@ class Handle:
     """Plans and runs operations on the host or on a GPU; usable from many threads at once.
 
     ``device`` is the number of a GPU, or a cupy.cuda.Device; None: the host. ``kernels`` ("auto",
-    "numba" or "numpy") and ``threads`` are the host's and override the environment, which is
-    read once, here. ``cache_lines`` bounds the plan cache, ``preference`` is that of every plan
-    made without one.
+    "numba" or "numpy") and ``threads`` are the host's. They and ``cache_lines``, the bound of the
+    plan cache, override the environment, which is read once, here. ``preference`` is that of
+    every plan made without one.
 
     NotSupportedError without CuPy or a GPU.
     """
@@ -54,7 +54,7 @@ class Handle:
         device: Any = None,
         kernels: str | None = None,
         threads: int | None = None,
-        cache_lines: int = 64,
+        cache_lines: int | None = None,
         preference: PlanPreference | None = None,
     ) -> None:
         if preference is not None:
@@ -70,8 +70,9 @@ class Handle:
         self.preference = PlanPreference() if preference is None else preference
         lines, directory = 0, None
         if self.settings.plan_cache:
-            lines, directory = cache_lines, self.settings.cache_directory
-        self.plans: PlanCache[Loaded] = PlanCache(lines)
+            lines = self.settings.cache_lines if cache_lines is None else cache_lines
+            directory = self.settings.cache_directory
+        self.plans: PlanCache[Loaded] = PlanCache(lines, size_of=held_bytes)
         self._kept = KeptPlans(self.executor, directory)
         self._planning = Planning(self.executor, self.plans, self._kept)
 

@@ -17,6 +17,7 @@ __all__ = [
     "explicit_path",
     "frozen",
     "is_path_name",
+    "is_searched",
     "is_slight",
     "pairs_of",
 ]
@@ -117,6 +118,11 @@ def contraction_path(
     if isinstance(path, str):
         return _named(path, inputs, output, extents)
     return _by_function(path, inputs, output, extents)
+
+
+def is_searched(count: int, path: Hashable | Any) -> bool:
+    """Whether to look for a path of ``count`` operands takes longer than a plan by a given one."""
+    return count > TRIED_AT_ONCE and (path is True or isinstance(path, str))
 
 
 def frozen(value: Any) -> Any:

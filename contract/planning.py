@@ -1,4 +1,4 @@
-"""An operation -> a plan that is ready to run: looked up, taken from disk, made, or measured."""
+"""An operation -> a plan that is ready to run: looked up, made as a file says, or measured."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,11 +15,17 @@ from contract.descriptors import (
     PlanPreference,
     WorkspacePreference,
 )
-from contract.errors import InsufficientWorkspaceError, UnsupportedTypeError
+from contract.errors import (
+    InsufficientWorkspaceError,
+    InvalidValueError,
+    NotSupportedError,
+    UnsupportedTypeError,
+)
 from contract.information import report, tuning_text
 from contract.kept_plans import KeptPlans
 from contract.logging import LOGGER, Level
 from contract.plan import Plan
+from contract.plan_files import Record, plan_digest
 from contract.planner import ranked_plans
 from contract.run.arrays import Arrays
 from contract.run.executor import Executor, Footprint, Loaded, footprint
@@ -145,11 +151,24 @@ class Planning:
     ) -> Loaded | None:
         """The plan that a file has, if it is within the limits here."""
         record = self.kept.find(operation, preference)
-        if record is None or not self._is_within_limits(record.plan, preference):
+        plan = None if record is None else self._made_again(record)
+        if record is None or plan is None or not self._is_within_limits(plan, preference):
             return None
         if LOGGER.logs(Level.INFO):
             LOGGER.log(Level.INFO, f"from a file: {operation_text(operation)}")
-        return self._load(record.plan, record.seconds)
+        return self._load(plan, record.seconds)
+
+    def _made_again(self, record: Record) -> Plan | None:
+        """The plan that a record was made of; None where it is planned otherwise here."""
+        try:
+            plan = next(self._by_rank(record.operation, record.decided))
+        except (InvalidValueError, NotSupportedError) as error:  # no such path or rank
+            LOGGER.log(Level.HINT, f"a plan on disk is not used: {error}")
+            return None
+        if plan_digest(plan) == record.digest:
+            return plan
+        LOGGER.log(Level.HINT, "a plan on disk is not used: the model decides otherwise by now")
+        return None
 
     def _load(self, plan: Plan, measured: float | None = None) -> Loaded:
         with self._arrays.on(None):

@@ -623,6 +623,17 @@ def test_a_disabled_cache_plans_every_call(monkeypatch: pytest.MonkeyPatch) -> N
         assert len(handle.plans) == 0
 
 
+def test_the_lines_of_a_cache_are_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ct.Handle() as handle:
+        assert handle.plans.capacity == 4096
+    monkeypatch.setenv("CONTRACT_CACHE_LINES", "3")
+    with ct.Handle() as handle, ct.Handle(cache_lines=2) as other:
+        assert (handle.plans.capacity, other.plans.capacity) == (3, 2)
+        for count in range(2, 8):
+            ct.contract("i,i->", np.ones(count), np.ones(count), handle=handle)
+        assert len(handle.plans) == 3
+
+
 def test_the_number_of_threads_does_not_change_a_bit(rng: np.random.Generator) -> None:
     x, y = rng.random((24, 30, 28, 10)), rng.random((28, 9, 24, 11))
     z = rng.random((3, 200_000))

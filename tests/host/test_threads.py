@@ -14,6 +14,7 @@ import pytest
 
 import contract as ct
 from contract.run import workers
+from contract.run.blas_threads import BlasThreads
 
 CALLS, THREADS = 600, 8
 TUNED = ct.PlanPreference(autotune=ct.AutotuneMode.INCREMENTAL)
@@ -233,3 +234,29 @@ def test_products_between_other_steps_are_shared_by_our_threads(
     np.testing.assert_allclose(found, 2 * np.einsum("ikaj,klb->jblia", x, y), rtol=1e-9, atol=1e-9)
     assert sum(rows * columns for *_, rows, columns in written) == found.size
     assert len(written) == threads
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "extents", "waits"),
+    [
+        ("ij,jk->ik", "float64", (4, 4, 4), False),
+        ("ij,jk->ik", "float64", (40, 40, 40), True),
+        ("ij,j->i", "complex64", (40, 40), False),
+        ("ij,j->i", "complex64", (64, 65), True),  # OpenBLAS has its threads from 4096 products on
+    ],
+)
+def test_forks_wait_for_blas_where_it_may_have_threads(
+    text: str, dtype: str, extents: tuple[int, ...], waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guarded: list[Callable[..., Any]] = []
+
+    def remembered(self: BlasThreads, function: Callable[..., Any]) -> Callable[..., Any]:
+        guarded.append(function)
+        return function
+
+    monkeypatch.setattr(BlasThreads, "guarded", remembered)
+    sizes = dict(zip("ijk", extents, strict=False))
+    xs = [np.ones([sizes[x] for x in term], dtype) for term in text.partition("->")[0].split(",")]
+    with ct.Handle(kernels="numpy") as handle:
+        ct.contract(text, *xs, handle=handle)
+    assert bool(guarded) == waits

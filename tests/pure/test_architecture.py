@@ -25,7 +25,7 @@ LEVELS = (
     {"candidates"},
     {"planner"},
     {"kernels.elementwise", "kernels.gett", "kernels.hopper", "kernels.jit", "kernels.recordable"},
-    {"kernels.reduce", "kernels.slices", "verification", "advice"},
+    {"kernels.reduce", "kernels.slices", "verification", "advice", "scaling"},
     {"kernels.lower", "plan_files", "information"},
     {
         "calibration",
@@ -33,6 +33,7 @@ LEVELS = (
         "run.picture",
         "run.gate",
         "run.quiet",
+        "run.neighbours",
         "run.apart",
         "run.blas_threads",
         "run.host_views",
