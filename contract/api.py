@@ -16,6 +16,7 @@ from contract.evaluation import (
     beta_of,
     bound_call,
     cuts_of,
+    data_type,
     handle_for,
     require_kind,
     written_arguments,
@@ -46,6 +47,7 @@ def contract(
     c: Any = None,
     alpha: complex = 1,
     beta: complex | None = None,
+    dtype: Any = None,
     order: str = "F",
     compute_type: ComputeType | str | None = None,
     operators: Sequence[Operator | str | None] | None = None,
@@ -68,7 +70,8 @@ def contract(
     ``out``. C has the modes of the output in any layout; beta is 1 where C is given and beta
     is not. With alpha or beta 0 the scaled tensors are not read. ``operators`` has one unary
     operator (or None) for each operand, and may have one more for C. ``optimize`` is
-    opt_einsum's; ``preference`` says how to plan, tune and cache (None: as the handle prefers).
+    opt_einsum's; ``dtype`` is the type of products, sums and a new result, if not the operands'
+    common one; ``preference`` says how to plan, tune and cache (None: as the handle prefers).
 
     ``memory_limit`` (bytes, "2GB", or "80%" of what is free when it is planned) bounds the result
     and the workspace together. What needs more, or more than is free, is computed in slices: modes
@@ -87,7 +90,7 @@ def contract(
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
     plain = slices is None and executor is None and progress is None and not LOGGER.active
-    if plain and out is None and c is None and beta is None and stream is None:
+    if plain and out is None and c is None and beta is None and dtype is None and stream is None:
         written, arrays = expression, operands
         if type(expression) is not str:
             written, arrays = written_arguments(expression, operands)
@@ -108,6 +111,7 @@ def contract(
         written, arrays = written_arguments(expression, operands)
         options = Options(
             *(order, compute_type, frozen(operators), frozen(optimize), memory_limit, preference),
+            dtype=data_type(dtype),
             same=repeated(arrays),
             slices=cuts_of(slices),
         )

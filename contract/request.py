@@ -44,6 +44,7 @@ from contract.run.call import (
     check_output_type,
     describe,
     fixed_bytes,
+    is_castable,
     scalar_in,
     usable,
 )
@@ -297,12 +298,11 @@ def operation_for(
         Operand(describe(layout), modes, operator)
         for layout, modes, operator in zip(layouts, expression.inputs, operators, strict=False)
     )
-    dtype = _common_type(layouts) if options.dtype is None else options.dtype
+    dtype = _type_of_result(layouts, options)
     item_size(type_name(dtype))
     is_fixed = out is not None or options.layout != "K" or options.axes is not None
     free = not is_fixed and _is_distinct(expression.output)
     if isinstance(options.form, Combination):
-        check_output_type(_common_type(layouts), dtype, options.casting)
         padding = _padding(options.form, dtype if out is None else out.dtype, len(shape))
         result = Operand(
             _output_tensor(arrays, _padded(shape, padding), dtype, layouts, options, out),
@@ -324,6 +324,19 @@ def operation_for(
     if isinstance(options.form, Reducing):
         return Reduction(inputs, result, c, options.form.operator, *common)
     return Contraction(inputs, result, c, *common, options.same)
+
+
+def _type_of_result(layouts: Sequence[Layout], options: Options) -> np.dtype[Any]:
+    """The operands' common type, or the one asked for if they may be cast to it."""
+    common, asked = _common_type(layouts), options.dtype
+    if asked is None:
+        return common
+    if not is_castable(common.newbyteorder("="), asked, options.casting):
+        raise UnsupportedTypeError(
+            f"dtype {asked.name} cannot hold what operands of type {common.name} give, by rule "
+            f"{options.casting!r}."
+        )
+    return asked
 
 
 def _padding(form: Combination, dtype: np.dtype[Any], count: int) -> Padding | None:
