@@ -22,10 +22,12 @@ from contract.order import frozen
 from contract.request import Combination, Options, Reducing, Written
 from contract.run.arrays import Array
 from contract.run.libraries import numpy_type
+from contract.whole import whole
 
 __all__ = ["elementwise_binary", "elementwise_trinary", "permute", "reduce"]
 
 
+@whole
 def permute(
     expression: Any,
     *operands: Any,
@@ -66,6 +68,7 @@ def permute(
         return evaluate(handle, written, arrays, options, out, None, scalars, stream)
 
 
+@whole
 def reduce(
     expression: Any,
     *operands: Any,
@@ -102,6 +105,7 @@ def reduce(
         return evaluate(handle, written, arrays, options, out, c, scalars, stream)
 
 
+@whole
 def elementwise_binary(
     expression: Any,
     *operands: Any,
@@ -145,6 +149,7 @@ def elementwise_binary(
         return evaluate(handle, written, arrays, options, out, None, scalars, stream)
 
 
+@whole
 def elementwise_trinary(
     expression: Any,
     *operands: Any,

@@ -23,12 +23,14 @@ from contract.request import Options, Written, call_for, common_type, repeated, 
 from contract.run.arrays import Array, Arrays, Layout, is_array
 from contract.run.call import Call
 from contract.run.libraries import library_among, numpy_type
+from contract.whole import whole
 
 __all__ = ["einsum", "einsum_path"]
 
 _CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
 
 
+@whole
 def einsum(
     *operands: Any,
     out: Any = None,
