@@ -11,7 +11,7 @@ from contract import config, errors
 PACKAGE = Path(contract.__file__).parent
 
 LEVELS = (
-    {"errors", "text", "lattice", "version", "replacing", "forks"},
+    {"errors", "text", "lattice", "version", "replacing", "forks", "whole"},
     {"config", "layout", "compute", "workspace", "order", "cache", "autotune", "sizes"},
     {"operators", "heuristics", "expression", "network", "kernels.architectures"},
     {"gradients", "descriptors", "kernels.blas_model", "kernels.configurations", "kernels.names"},
@@ -85,7 +85,8 @@ LEVELS = (
     {"fitting"},
     {"request"},
     {"evaluation"},
-    {"folding", "distributed", "interop", "numpy_layout"},
+    {"folding", "distributed", "request_text", "numpy_layout"},
+    {"interop"},
     {"api", "elementwise", "numpy_einsum"},
     {"conversion", "numpy_functions"},
     {"", "files"},
