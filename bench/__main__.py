@@ -4,6 +4,8 @@ python -m bench candidates: the planner's candidates, predicted and measured.
 python -m bench kernels: the GPU's kernels, as the compiler leaves them.
 python -m bench programs: programs of other libraries, by NumPy and by us.
 python -m bench planning: what a first call takes beyond a later one.
+python -m bench busy: some of the suites beside busy processes.
+python -m bench first: the first calls of fresh processes, and how long they take.
 """
 
 import argparse
@@ -15,7 +17,7 @@ from math import nan
 from operator import attrgetter
 from pathlib import Path
 
-from bench import kernels, planning, programs
+from bench import busy, first, kernels, planning, programs
 from bench.candidates import PLANS, candidates
 from bench.device import HOST, Ceilings, Device
 from bench.gpu import gpu
@@ -33,7 +35,13 @@ QUICK_BYTES = 256 << 20  # of the expressions that users reported
 QUICK_CASES = 12
 WITHOUT_COMPUTE = ("permute", "overhead")  # suites of calls that are made without one
 EVERY_SUITE = {**SUITES, "candidates": candidates}
-OWN = {"kernels": kernels.main, "planning": planning.main, "programs": programs.main}
+OWN = {
+    "busy": busy.main,
+    "first": first.main,
+    "kernels": kernels.main,
+    "planning": planning.main,
+    "programs": programs.main,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,6 +12,7 @@ __all__ = [
     "LogSettings",
     "Settings",
     "Variable",
+    "compiler_environment",
     "kernel_directory",
     "user_cache_directory",
 ]
@@ -42,6 +43,11 @@ HOST_KERNELS = Variable(
     "CONTRACT_HOST_KERNELS",
     "auto, numba or numpy: which host kernels move, reduce and multiply data",
     "auto",
+)
+COMPILE = Variable(
+    "CONTRACT_COMPILE",
+    "background: calls run on NumPy's kernels while others are compiled; wait: they wait",
+    "background",
 )
 HOPPER = Variable(
     "CONTRACT_HOPPER",
@@ -89,6 +95,7 @@ VARIABLES = (
     CACHE_LINES,
     NUM_THREADS,
     HOST_KERNELS,
+    COMPILE,
     HOPPER,
     TF32_OVERRIDE,
     CACHE,
@@ -122,6 +129,7 @@ class Settings:
     cache_lines: int = 4096
     threads: int = 0
     kernels: str = "auto"
+    compile: str = "background"
     hopper: bool = False
     tf32: bool = True
     cache_directory: Path | None = None
@@ -141,6 +149,7 @@ class Settings:
             cache_lines=_integer(values, CACHE_LINES, maximum=MOST_LINES),
             threads=_integer(values, NUM_THREADS, maximum=4096),
             kernels=_choice(values, HOST_KERNELS, ("auto", "numba", "numpy")),
+            compile=_choice(values, COMPILE, ("background", "wait")),
             hopper=bool(_integer(values, HOPPER, maximum=1)),
             tf32=values.get(TF32_OVERRIDE.name, TF32_OVERRIDE.default) != "0",
             cache_directory=_cache_directory(values.get(CACHE.name) or CACHE.default),
@@ -166,6 +175,14 @@ def kernel_directory() -> Path | None:
     if os.environ.get("CUPY_CACHE_IN_MEMORY") == "1":
         return None
     return Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
+
+
+def compiler_environment(folder: str | None) -> dict[str, str]:
+    """What a process that compiles is told; Numba keeps what it compiles in ``folder`` if given."""
+    told = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    if folder is not None:
+        told["NUMBA_CACHE_DIR"] = folder
+    return {**os.environ, **told}
 
 
 def _cache_directory(text: str) -> Path | None:

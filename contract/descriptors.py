@@ -530,16 +530,17 @@ class PlanPreference:
     memory_limit: int | None = None
 
     def __post_init__(self) -> None:
-        require_kind("algo", self.algo, Algo)
-        require_kind("jit_mode", self.jit_mode, JitMode)
-        require_kind("autotune", self.autotune, AutotuneMode)
-        require_kind("cache_mode", self.cache_mode, CacheMode)
+        kinds = (("algo", Algo), ("jit_mode", JitMode), ("autotune", AutotuneMode))
+        for name, kind in (*kinds, ("cache_mode", CacheMode)):
+            if type(getattr(self, name)) is not kind:
+                require_kind(name, getattr(self, name), kind)
         if not is_integer(self.incremental_count) or self.incremental_count < 1:
             raise InvalidValueError(
                 f"incremental_count is an integer of 1 or more: it is {self.incremental_count!r}."
             )
-        object.__setattr__(self, "path", frozen(self.path))
-        _require_hashable("path", self.path)
+        if not isinstance(self.path, str):
+            object.__setattr__(self, "path", frozen(self.path))
+            _require_hashable("path", self.path)
         for name in ("workspace_limit", "memory_limit"):
             value = getattr(self, name)
             if isinstance(value, str):

@@ -618,7 +618,7 @@ class _Builder:
     def _options(self, problem: ProductProblem) -> tuple[ProductProblem, list[Option]]:
         """The ways to do a product like this one by increasing time; networks have many alike."""
         search, known = self._search(), self.known.options
-        key = (likeness(problem) if self.count > 2 else None), search
+        key = likeness(problem), search
         if key not in known:
             found = options(problem, self.machine, search)
             found.sort(key=attrgetter("seconds"))

@@ -13,10 +13,12 @@ import numpy as np
 from contract.compute import is_blas_type
 from contract.operators import BinaryOperator
 from contract.run.blas_threads import blas_threads
+from contract.run.compiled_code import Kernel
 from contract.run.host_kernels import (
     PARALLEL_BYTES,
     BoxKernel,
     CopyKernel,
+    HostKernels,
     Job,
     LoopRow,
     MatmulKernel,
@@ -29,6 +31,7 @@ from contract.run.host_kernels import (
 from contract.run.host_operators import UFUNCS
 from contract.run.host_views import Array
 from contract.run.matrix_slices import LOOP_PRODUCTS, in_slices
+from contract.run.numpy_products import einsum, matmul
 from contract.run.workers import Workers
 
 __all__ = ["NumpyKernels"]
@@ -45,8 +48,11 @@ class NumpyKernels:
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
 
-    def specialisations(self) -> int:
-        return 0
+    def for_plan(self) -> HostKernels:
+        return self
+
+    def needs(self) -> frozenset[Kernel]:
+        return frozenset()
 
     def copy(
         self,
@@ -150,7 +156,7 @@ class NumpyKernels:
                 )
             ]
             for one, two, out in self.workers.going(pieces(views)):
-                np.einsum(one, of_a, two, of_b, of_d, out=out)
+                einsum(one, of_a, two, of_b, of_d, out=out)
 
         def pieces(views: list[Array]) -> Iterator[list[Array]]:
             """The views, cut along the longest loop of the result where there is much to do."""
@@ -181,7 +187,7 @@ def _convert(source: Array, target: Array) -> None:
 
 
 def _matmul(a: Array, b: Array, out: Array) -> None:
-    np.matmul(a, b, out=out)
+    matmul(a, b, out=out)
 
 
 def _copy_blocks(

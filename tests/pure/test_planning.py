@@ -1,6 +1,7 @@
 """Plans without arrays: descriptors in, frozen steps out."""
 
 import pickle
+from itertools import islice
 from random import Random
 
 import opt_einsum
@@ -14,6 +15,7 @@ from contract.heuristics import COMPILED, HOST, NARROW_BLAS, Cpu
 from contract.order import pairs_of
 from contract.plan import Elementwise, Gemm, Gett, Kind, Permute, Plan, Reduce
 from contract.planner import make_plan, ranked_plans
+from contract.verification import verify
 from contract.workspace import ALIGNMENT, Lifetime, place
 
 
@@ -149,6 +151,14 @@ def test_what_is_certain_to_lose_is_left_out_and_the_choice_is_the_same(
         assert counts[0] <= counts[1]
         fewer += counts[0] < counts[1]
     assert fewer
+
+
+def test_ranks_are_planned_apart_where_the_first_copies_an_operand() -> None:
+    asked = operation("abc bac", "cba", a=3000, b=900, c=4)
+    plans = list(islice(ranked_plans(asked, PlanPreference(), COMPILED), 3))
+    assert [type(step) for step in plans[0].steps] == [Permute, Elementwise]
+    for plan in plans:
+        verify(plan)
 
 
 PAIRS = ("klm kln lmn", "akb kcd dabc", "ab cd bdac", "lka lkcb labc")
