@@ -45,6 +45,8 @@ from contract.vector_loops import VECTOR_BYTES, along_vectors
 __all__ = ["host_options"]
 
 MATRICES = Kind.BATCH, Kind.M, Kind.N, Kind.K  # how many, and their extents
+# The operands, by their strides, and the kind of loops that each lacks.
+LACKING = ((STRIDE_A, Kind.N), (STRIDE_B, Kind.M), (STRIDE_D, Kind.K))
 BLAS = Blas(adds=False, halves=False)  # NumPy's matmul
 
 
@@ -190,10 +192,6 @@ def _transposed_options(
             found.append(_transposed_option(transposed(problem, loops, way), problem, cpu))
     if found:
         yield min(found, key=attrgetter("seconds"))
-
-
-# The operands, by their strides, and the kind of loops that each lacks.
-LACKING = ((STRIDE_A, Kind.N), (STRIDE_B, Kind.M), (STRIDE_D, Kind.K))
 
 
 def _least_of_gemm(
