@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 from contract.forks import reentrant_lock, renew_in_children
 from contract.logging import LOGGER, Level
 from contract.run.apart import apart
-from contract.run.compiler_process import CompilerProcess
 
 __all__ = ["CompiledCode", "Kernel", "compiled_code"]
 
+TOOLS = "contract.run.numba_tools"
 DELAY = 0.2  # seconds before anything is loaded: a short program ends before
 CLOSING = 2.0  # seconds that the end of a process waits for what is being loaded
 SILENCE = 1.0  # seconds that somebody at a terminal waits without a word
@@ -54,7 +54,7 @@ class CompiledCode:
         self._failed: set[Kernel] = set()
         self._wishes: dict[Told, frozenset[Kernel]] = {}
         self._thread: threading.Thread | None = None
-        self._process: CompilerProcess | None = None
+        self._process: Any = None
         self._closing = threading.Event()
         renew_in_children(self)
         atexit.register(self.close)
@@ -70,11 +70,6 @@ class CompiledCode:
     def lacks(self, kernels: Iterable[Kernel]) -> bool:
         """Whether one of them will never be there."""
         return not self._failed.isdisjoint(kernels)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether somebody waits for what is being loaded or compiled."""
-        return bool(self._wishes)
 
     # --- with waiting -------------------------------------------------------------------------
 
@@ -119,6 +114,16 @@ class CompiledCode:
             self._wishes.setdefault(told, kernels)
             self._begin()
 
+    def wait(self) -> None:
+        """Until every wish has come true, or never will."""
+        while self._wishes:
+            with self._lock:
+                self._begin()
+                thread = self._thread
+            if thread is None:  # none can be started
+                return
+            thread.join()
+
     def _begin(self) -> None:
         """See to it that a thread works."""
         if self._thread is None and not self._closing.is_set():
@@ -130,14 +135,28 @@ class CompiledCode:
             self._thread = thread
 
     def _work(self) -> None:
-        """Until nothing is wanted any more."""
+        """Until nobody wishes for anything any more."""
         self._closing.wait(DELAY)
-        while (wanted := self._wanted()) and not self._closing.is_set():
+        while self._goes_on():
+            wanted = self._wanted()
             try:
                 self._provide(wanted)
             except Exception as error:  # Numba may be of any version, and damaged
                 self._give_up(wanted, f"{type(error).__name__}: {error}")
             self._tell()
+
+    def _goes_on(self) -> bool:
+        """Whether there is something to do; if not, another wish has to begin a thread."""
+        with self._lock:
+            if self._closing.is_set() or not self._wishes:
+                self._thread = None
+            return self._thread is not None
+
+    def _wanted(self) -> list[Kernel]:
+        """What is not there yet, in the order of the wishes."""
+        with self._lock:
+            found = dict.fromkeys(chain.from_iterable(self._wishes.values()))
+        return [x for x in found if x not in self._values and x not in self._failed]
 
     def _provide(self, wanted: list[Kernel]) -> None:
         """What is on disk at once, then the rest."""
@@ -146,20 +165,13 @@ class CompiledCode:
         if missing and not self._closing.is_set():
             self._let_compile(missing)
 
-    def _wanted(self) -> list[Kernel]:
-        """What is not there yet; nothing: the thread ends."""
-        with self._lock:
-            found = dict.fromkeys(chain.from_iterable(self._wishes.values()))
-            wanted = [x for x in found if x not in self._values and x not in self._failed]
-            if not wanted:
-                self._thread = None
-        return wanted
-
     def _load(self, kernel: Kernel) -> bool:
         return not self._closing.is_set() and apart(lambda: self._loaded(kernel))
 
     def _let_compile(self, kernels: list[Kernel]) -> None:
         """Let another process compile them."""
+        from contract.run.compiler_process import CompilerProcess  # few programs compile
+
         self._process = CompilerProcess(kernels, _tools().chosen_folder())
         for at, seconds in self._process.compiled():
             if self._load(kernels[at]) and seconds is not None:
@@ -188,6 +200,8 @@ class CompiledCode:
 
     def renew(self) -> None:
         """In a child of fork() neither the thread nor the compiler is ours."""
+        if self._process is not None:
+            self._process.forget()
         self._thread = self._process = None
         self._closing = threading.Event()
 
@@ -198,6 +212,8 @@ class CompiledCode:
             self._process.end()
         if self._thread is not None:
             self._thread.join(CLOSING)
+        if TOOLS in sys.modules:
+            _tools().remove_folder()
 
 
 @cache
@@ -214,7 +230,7 @@ def _code(kernel: Kernel) -> Any:
 
 def _tools() -> Any:
     """What loads and compiles; Numba takes a quarter of a second to import."""
-    return import_module("contract.run.numba_tools")
+    return import_module(TOOLS)
 
 
 def _log(kernel: Kernel, seconds: float) -> None:

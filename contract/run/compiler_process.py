@@ -50,6 +50,14 @@ class CompilerProcess:
 
         None: another process had compiled it meanwhile.
         """
+        try:
+            yield from self._results()
+            if self._process.wait() != 0 and not self.problem:
+                self.problem = f"the compiler ended with {self._process.returncode}"
+        finally:
+            self.end()
+
+    def _results(self) -> Iterator[tuple[int, float | None]]:
         assert self._process.stdout is not None
         waiting = self._watched()
         for line in self._process.stdout:
@@ -61,9 +69,12 @@ class CompilerProcess:
                 yield found["at"], found["seconds"]
             waiting = self._watched()
         waiting.cancel()
-        if self._process.wait() != 0:
-            self.problem = self.problem or f"the compiler ended with {self._process.returncode}"
-        self.end()
+
+    def forget(self) -> None:
+        """In a child of fork(): it is the parent's, and ends with that."""
+        self._process.returncode = 0
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def end(self) -> None:
         """End the process whatever it does."""

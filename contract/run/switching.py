@@ -80,9 +80,6 @@ class SwitchingPlan(Loaded):
         """What a call runs now."""
         return self._stand_in if self._ready is None else self._ready
 
-    def recordable(self) -> Loaded:
-        return self.current.recordable()
-
     def __call__(
         self,
         inputs: Sequence[Array],
