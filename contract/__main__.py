@@ -37,6 +37,7 @@ from contract import (
 )
 from contract.calibration import constants
 from contract.calibration_files import calibration_path, write_calibration
+from contract.call_text import notation
 from contract.config import Settings, user_cache_directory
 from contract.descriptors import Algo, OperationDescriptor, PlanPreference
 from contract.errors import CacheFileError, ContractError, InvalidValueError
@@ -128,7 +129,8 @@ def _contract_files(arguments: list[str]) -> int:
     operands = [read(source, options.bfloat16) for source in options.operands]
     if options.explain:
         descriptors = [_descriptor(operand) for operand in operands]
-        _show(_planned(options, descriptors))
+        planned = contract_expression(options.expression, *descriptors, **_how(options))
+        _show(planned.explain(operands=operands))
     result = np.asarray(contract(options.expression, *operands, **_how(options)))
     if options.output is None:
         _show(_summary(result))
@@ -151,13 +153,6 @@ def _how(options: argparse.Namespace) -> dict[str, Any]:
         "optimize": options.optimize,
         "memory_limit": options.memory_limit,
     }
-
-
-def _planned(
-    options: argparse.Namespace, descriptors: Sequence[TensorDescriptor], plot: Path | None = None
-) -> str:
-    planned = contract_expression(options.expression, *descriptors, **_how(options))
-    return planned.explain(plot)
 
 
 def _descriptor(array: Array) -> TensorDescriptor:
@@ -217,7 +212,8 @@ def _explain(arguments: list[str]) -> int:
     extents = _merged(options.extents)
     shapes = _shapes(options.expression, extents)
     descriptors = [TensorDescriptor(shape, None, options.dtype) for shape in shapes]
-    _show(_planned(options, descriptors, options.plot))
+    planned = contract_expression(options.expression, *descriptors, **_how(options))
+    _show(planned.explain(options.plot))
     return OK
 
 
@@ -324,7 +320,7 @@ def _plans_table(path: Path) -> str:
 def _plan_row(record: Record) -> Row:
     operation = record.operation
     return (
-        _notation(operation),
+        notation(operation),
         ",".join(f"{mode}={n}" for mode, n in _extents_of(operation).items()),
         operation.dtype,
         _decided(record.decided),
@@ -337,16 +333,6 @@ def _decided(preference: PlanPreference) -> str:
     algo = "" if preference.algo is Algo.DEFAULT else f" of {preference.algo.name}"
     path = f", path {preference.path}" if isinstance(preference.path, tuple) else ""
     return f"candidate {preference.kernel_rank}{algo}{path}"
-
-
-def _notation(operation: OperationDescriptor) -> str:
-    """As an expression is written; labels of several characters are set apart."""
-    between = "" if all(len(label) == 1 for label in operation.labels) else " "
-    *inputs, output = (
-        between.join(operation.labels[mode] for mode in operand.modes)
-        for operand in (*operation.inputs, operation.output)
-    )
-    return f"{','.join(inputs)}->{output}"
 
 
 def _extents_of(operation: OperationDescriptor) -> dict[str, int]:
@@ -474,7 +460,7 @@ def _files_parser() -> _Parser:
         metavar="FILE",
         help="C.npy, or data.npz:name, which keeps the other arrays; else a summary is printed",
     )
-    parser.add_argument("--explain", action="store_true", help="print the plan as well")
+    parser.add_argument("--explain", action="store_true", help="print the plan and times as well")
     parser.add_argument(
         "--bfloat16", action="store_true", help="read raw 2-byte items (V2) as bfloat16"
     )

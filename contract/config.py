@@ -18,6 +18,7 @@ __all__ = [
 ]
 
 MOST_DIGITS = 9  # of an integer
+MOST_LINES = 10**MOST_DIGITS - 1  # of a plan cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,9 @@ class Variable:
 
 DISABLE_PLAN_CACHE = Variable(
     "CUTENSOR_DISABLE_PLAN_CACHE", "1: plan every call anew, keep no plan cache", "0"
+)
+CACHE_LINES = Variable(
+    "CONTRACT_CACHE_LINES", "plans that a handle keeps at most, within 64 MiB", "4096"
 )
 NUM_THREADS = Variable(
     "CONTRACT_NUM_THREADS", "threads of the host kernels; 0: one for each usable core", "0"
@@ -88,6 +92,7 @@ NVTX_LEVEL = Variable("CUTENSOR_NVTX_LEVEL", "1: NVTX ranges around calls and st
 
 VARIABLES = (
     DISABLE_PLAN_CACHE,
+    CACHE_LINES,
     NUM_THREADS,
     HOST_KERNELS,
     COMPILE,
@@ -121,6 +126,7 @@ class Settings:
     """What a Handle obeys; read from the environment once, when the Handle is made."""
 
     plan_cache: bool = True
+    cache_lines: int = 4096
     threads: int = 0
     kernels: str = "auto"
     compile: str = "background"
@@ -140,6 +146,7 @@ class Settings:
         values = os.environ if environment is None else environment
         return cls(
             plan_cache=not _integer(values, DISABLE_PLAN_CACHE, maximum=1),
+            cache_lines=_integer(values, CACHE_LINES, maximum=MOST_LINES),
             threads=_integer(values, NUM_THREADS, maximum=4096),
             kernels=_choice(values, HOST_KERNELS, ("auto", "numba", "numpy")),
             compile=_choice(values, COMPILE, ("background", "wait")),

@@ -32,7 +32,7 @@ from contract.run.arrays import Arrays, require_host_scalar
 from contract.run.binding import bind, bind_workspace
 from contract.run.call import Call
 from contract.run.cupy_module import import_cupy
-from contract.run.executor import Executor, Loaded
+from contract.run.executor import Executor, Loaded, held_bytes
 from contract.run.host import HostExecutor
 
 __all__ = ["Handle", "default_handle", "device_handle"]
@@ -43,8 +43,9 @@ class Handle:
 
     ``device`` is the number of a GPU, or a cupy.cuda.Device; None: the host. ``kernels`` ("auto",
     "numba" or "numpy"), ``threads`` and ``compile`` ("background": NumPy's kernels run while others
-    are compiled; "wait") are the host's and override the environment, which is read once, here.
-    ``cache_lines`` bounds the plan cache, ``preference`` is that of every plan made without one.
+    are compiled; "wait") are the host's. They and ``cache_lines``, the bound of the plan cache,
+    override the environment, which is read once, here. ``preference`` is that of every plan made
+    without one.
 
     NotSupportedError without CuPy or a GPU.
     """
@@ -54,7 +55,7 @@ class Handle:
         device: Any = None,
         kernels: str | None = None,
         threads: int | None = None,
-        cache_lines: int = 64,
+        cache_lines: int | None = None,
         preference: PlanPreference | None = None,
         compile: str | None = None,
     ) -> None:
@@ -72,8 +73,9 @@ class Handle:
         self.preference = PlanPreference() if preference is None else preference
         lines, directory = 0, None
         if self.settings.plan_cache:
-            lines, directory = cache_lines, self.settings.cache_directory
-        self.plans: PlanCache[Loaded] = PlanCache(lines)
+            lines = self.settings.cache_lines if cache_lines is None else cache_lines
+            directory = self.settings.cache_directory
+        self.plans: PlanCache[Loaded] = PlanCache(lines, size_of=held_bytes)
         self._kept = KeptPlans(self.executor, directory)
         self._planning = Planning(self.executor, self.plans, self._kept)
 

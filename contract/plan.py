@@ -449,13 +449,15 @@ def _title(plan: Plan) -> str:
 
 
 def _totals(plan: Plan) -> Iterator[str]:
-    largest = plan.largest_intermediate
+    elements = plan.largest_intermediate
+    largest = f"{count(elements)}elements" if elements else "none"
+    workspace = f"{count(plan.workspace)}B" if plan.workspace else "none"
     yield (
         f"naive {count(plan.naive_flops)}FLOP, optimised {count(plan.flops)}FLOP "
         f"({ratio(plan.naive_flops, max(plan.flops, 1))}x), {count(plan.moved_bytes)}B moved"
     )
     yield (
-        f"largest intermediate {count(largest)}elements, workspace {count(plan.workspace)}B, "
+        f"largest intermediate: {largest}; workspace: {workspace}; "
         f"predicted {seconds(plan.seconds)}"
     )
 

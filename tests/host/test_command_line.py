@@ -7,6 +7,7 @@ import sys
 import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -172,10 +173,13 @@ def test_bfloat16_is_explained_and_read_on_demand(folder, capsys):
 
 def test_plan_is_printed_for_files_and_for_extents(folder, capsys):
     assert main(["abc,kb->ac", "A.npy", "B.npy", "-o", "C.npy", "--explain"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) > 1
+    with_times = capsys.readouterr().out
+    assert " measured\n" in with_times
     assert Path("C.npy").exists()
     assert main(["explain", "abc,kb->ac", "a=64, b=32", "c=8,k=16", "--dtype", "float32"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) > 1
+    without = capsys.readouterr().out
+    assert without.startswith("abc,kb->ac\na = 64, b = 32, k = 16, c = 8\n")
+    assert " measured" not in without
 
 
 def test_demo_prints_its_table(capsys):
@@ -583,6 +587,27 @@ def test_calibration_is_kept_where_it_chooses_better_and_used(
         assert handle.executor.machine == HOST
     assert main(["calibrate", "--directory", str(tmp_path), "--remove"]) == 0
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_any_check_finds_slower_is_not_better() -> None:
+    assert Calibration(HOST, Choices((1.5, 1.2)), Choices((1.4, 1.2))).is_better
+    assert not Calibration(HOST, Choices((1.5, 1.2)), Choices((1.0, 1.3))).is_better
+
+
+def test_a_busy_machine_is_not_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second measurement takes twice as long."""
+    turns = count()
+
+    def disturbed(plans: Sequence[Any], executor: Any) -> tuple[Any, tuple[float, ...]]:
+        return plans[0], (plans[0].plan.seconds * (1 + next(turns) % 2),)
+
+    monkeypatch.setattr(calibrating, "sleep", lambda seconds: None)
+    monkeypatch.setattr(calibrating, "AWAKE", 0)
+    monkeypatch.setattr(calibrating, "measured_fastest", disturbed)
+    executor = HostExecutor("numpy", 1)
+    with pytest.raises(contract.ExecutionError, match=r"busy.*takes 2\.00 times as long"):
+        calibrating.calibrated(executor, lambda text: None)
+    executor.close()
 
 
 def test_calibration_measures_each_candidate_once(monkeypatch: pytest.MonkeyPatch) -> None:

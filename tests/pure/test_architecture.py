@@ -11,7 +11,7 @@ from contract import config, errors
 PACKAGE = Path(contract.__file__).parent
 
 LEVELS = (
-    {"errors", "text", "lattice", "version", "replacing", "forks"},
+    {"errors", "text", "lattice", "version", "replacing", "forks", "whole"},
     {"config", "layout", "compute", "workspace", "order", "cache", "autotune", "sizes"},
     {"operators", "heuristics", "expression", "network", "kernels.architectures"},
     {"gradients", "descriptors", "kernels.blas_model", "kernels.configurations", "kernels.names"},
@@ -25,7 +25,7 @@ LEVELS = (
     {"candidates"},
     {"planner"},
     {"kernels.elementwise", "kernels.gett", "kernels.hopper", "kernels.jit", "kernels.recordable"},
-    {"kernels.reduce", "kernels.slices", "verification", "advice"},
+    {"kernels.reduce", "kernels.slices", "verification", "advice", "scaling"},
     {"kernels.lower", "plan_files", "information"},
     {
         "calibration",
@@ -33,10 +33,12 @@ LEVELS = (
         "run.picture",
         "run.gate",
         "run.quiet",
+        "run.neighbours",
         "run.apart",
         "run.blas_threads",
         "run.host_views",
         "run.cupy_module",
+        "run.numpy_products",
     },
     {"run.kernel_files"},
     {
@@ -97,7 +99,8 @@ LEVELS = (
     {"fitting", "warmup"},
     {"request"},
     {"evaluation"},
-    {"folding", "distributed", "interop"},
+    {"folding", "distributed", "request_text", "numpy_layout"},
+    {"interop"},
     {"api", "elementwise", "numpy_einsum"},
     {"conversion", "numpy_functions"},
     {"", "files"},
