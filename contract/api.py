@@ -10,7 +10,6 @@ import numpy as np
 from contract.call_text import said
 from contract.compute import ComputeType
 from contract.descriptors import PlanPreference, TensorDescriptor
-from contract.distributed import spread
 from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.evaluation import (
     beta_of,
@@ -118,8 +117,15 @@ def contract(
             slices=cuts_of(slices),
         )
         scalars = alpha, beta_of(c, beta), 0
-        by = None if executor is None else partial(spread, executor, handle)
+        by = None if executor is None else _spread(executor, handle)
         return evaluate(handle, written, arrays, options, out, c, scalars, stream, by)
+
+
+def _spread(executor: Any, handle: Handle) -> Callable[[Call], Call]:
+    """What lets workers compute the slices of a call."""
+    from contract.distributed import spread  # few programs have workers
+
+    return partial(spread, executor, handle)
 
 
 @whole
@@ -436,7 +442,7 @@ class ContractExpression:
         stream: Any = None,
     ) -> Any:
         scalars = alpha, beta_of(c, beta), 0
-        by = None if self._executor is None else partial(spread, self._executor, handle)
+        by = None if self._executor is None else _spread(self._executor, handle)
         return evaluate(handle, self._written, arrays, self._options, out, c, scalars, stream, by)
 
     def _traced(self, constants: Sequence[Any], *operands: Any, **options: Any) -> Any:

@@ -14,7 +14,6 @@ import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
 
 from contract.cache_files import Identity, dumped, hashed
-from contract.calibration_files import calibration_path, read_calibration
 from contract.descriptors import TensorDescriptor
 from contract.errors import CacheFileError
 from contract.heuristics import COMPILED, HOST, NARROW_BLAS, Cpu
@@ -37,7 +36,6 @@ from contract.plan import (
 )
 from contract.run.arrays import Arrays
 from contract.run.blas_threads import blas_threads
-from contract.run.checking import check_plan, checked_product, checked_step
 from contract.run.compiled_code import Kernel, compiled_code
 from contract.run.executor import Footprint, Loaded, inside_range
 from contract.run.host_arrays import HostArrays
@@ -182,6 +180,8 @@ class LoadedPlan(Loaded):
 
     def checked(self) -> "LoadedPlan":
         """The same in steps, with a look at the arrays of each before it runs."""
+        from contract.run.checking import checked_product, checked_step  # for tests
+
         plan, alone = self.plan, self.addend_part
         product = self.product if self.sums is None else None
         return replace(
@@ -258,6 +258,8 @@ class HostExecutor:
         directory = self._calibrations()
         if directory is None:
             return self.built_in
+        from contract.calibration_files import calibration_path, read_calibration
+
         path = calibration_path(directory, self.processor)
         try:
             found = read_calibration(path, self.built_in, self.processor)
@@ -303,6 +305,8 @@ class HostExecutor:
         """Prepare every step of ``plan``."""
         if not self._check:
             return self._loaded(plan, measured)
+        from contract.run.checking import check_plan  # for tests
+
         check_plan(plan)
         return self._loaded(plan, measured).checked()
 

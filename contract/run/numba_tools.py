@@ -54,7 +54,7 @@ WORD = ir.IntType(64)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-_OPTIONS = {"error_model": "numpy"}  # nobody would hear of an exception
+_OPTIONS: dict[str, Any] = {"error_model": "numpy"}  # nobody would hear of an exception
 
 
 class ByC(NamedTuple):
@@ -80,7 +80,10 @@ class NotKeptError(Exception):
 
 def compiled(function: Function) -> Function:
     """``function`` as compiled code calls it, compiled again in every process that compiles."""
-    alone = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # a fifth of the time
+    alone: dict[str, Any] = {
+        "no_cpython_wrapper": True,
+        "no_cfunc_wrapper": True,
+    }  # a fifth of the time
     return cast(Function, numba.njit(**_OPTIONS, **alone)(function))
 
 
