@@ -185,24 +185,24 @@ class CompiledKernels(NumpyKernels):
         self._note(needs)
         if self._noted is not None or self._waits or compiled_code().has(needs):
             return run
-        return _switching(frozenset(needs), run, plain())
+        return _Either(frozenset(needs), run, plain())
 
 
-def _switching(needs: frozenset[Kernel], run: Run, plain: Run) -> Run:
-    """``run`` once its needs are there."""
-    code = compiled_code()
+class _Either:
+    """``run`` once its needs are there, until then ``plain``."""
 
-    def nobody(is_there: bool) -> None:
-        """Needs to be told: every call looks."""
+    def __init__(self, needs: frozenset[Kernel], run: Run, plain: Run) -> None:
+        self._needs, self._run, self._plain = needs, run, plain
 
-    def chosen(*given: Any) -> None:
-        if code.has(needs):
-            run(*given)
+    def __call__(self, *given: Any) -> None:
+        if compiled_code().has(self._needs):
+            self._run(*given)
         else:
-            code.wish(needs, nobody)
-            plain(*given)
+            compiled_code().wish(self._needs, self)
+            self._plain(*given)
 
-    return chosen
+    def told(self, is_there: bool) -> None:
+        """Every call looks by itself."""
 
 
 class _Crew:

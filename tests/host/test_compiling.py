@@ -5,7 +5,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -295,11 +295,11 @@ def code(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompiledCode]:
     found.close()
 
 
-def waited(is_there: Callable[[], bool]) -> bool:
-    end = time.monotonic() + 20
-    while not is_there() and time.monotonic() < end:
-        time.sleep(0.01)
-    return is_there()
+class Told:
+    """Somebody who waits."""
+
+    def __init__(self, heard: list[bool]) -> None:
+        self.told = heard.append
 
 
 @pytest.mark.parametrize("program", FAILURES)
@@ -315,14 +315,16 @@ def test_a_compiler_that_fails_is_logged_and_not_tried_again(
 
     monkeypatch.setattr(compiler_process, "CompilerProcess", Counted)
     monkeypatch.setattr(compiler_process, "PROGRAM", program)
+    waiting = [Told(told) for _ in range(2)]
     logging.set_file(os.devnull)
     logging.set_level(1)
     logging.set_callback(lambda level, function, line: lines.append(line))
     try:
-        for _ in range(2):
+        for each in waiting:
             told.clear()
-            code.wish(KERNELS, told.append)
-            assert waited(lambda: told == [False])
+            code.wish(KERNELS, each)
+            code.wait()
+            assert told == [False]
     finally:
         logging.set_callback(None)
         logging.disable()
@@ -330,6 +332,18 @@ def test_a_compiler_that_fails_is_logged_and_not_tried_again(
     assert len(lines) == 1
     assert FAILURES[program] in lines[0]
     assert all(str(kernel) in lines[0] for kernel in KERNELS)
+
+
+def test_nobody_is_kept_by_a_wish(code: CompiledCode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans that no cache keeps are many, and gone before anything is compiled."""
+    monkeypatch.setattr(store, "DELAY", 0.2)
+    monkeypatch.setattr(compiler_process, "PROGRAM", "import sys; sys.exit(3)")
+    told = list[bool]()
+    for _ in range(3):
+        code.wish(KERNELS, Told(told))
+    code.wait()
+    assert not told
+    assert code.lacks(KERNELS)
 
 
 class Steps:
@@ -348,11 +362,11 @@ class Steps:
 @pytest.mark.parametrize("is_there", [True, False])
 def test_one_of_two_plans_stays(is_there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which, is said once; nothing is wished for before the first call, nor afterwards."""
-    wishes: list[Callable[[bool], None]] = []
+    wishes: list[Any] = []
 
     class Wishes:
-        def wish(self, kernels: frozenset[Kernel], told: Callable[[bool], None]) -> None:
-            wishes.append(told)
+        def wish(self, kernels: frozenset[Kernel], waiting: Any) -> None:
+            wishes.append(waiting)
 
     monkeypatch.setattr(switching, "compiled_code", Wishes)
     ran, settled = list[str](), list[tuple[Any, Any]]()
@@ -366,7 +380,7 @@ def test_one_of_two_plans_stays(is_there: bool, monkeypatch: pytest.MonkeyPatch)
     assert (wishes, plan.settled, plan.decided) == ([], False, True)
     plan([], np.empty(0), None, (1, 0, 0))
     assert (len(wishes), ran) == (1, ["stand-in"])
-    wishes[0](is_there)
+    wishes[0].told(is_there)
     plan([], np.empty(0), None, (1, 0, 0))
     left = own if is_there else stand_in
     assert (len(wishes), ran[1:], settled) == (1, [left.name], [(plan, left)])
