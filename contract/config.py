@@ -34,6 +34,14 @@ DISABLE_PLAN_CACHE = Variable(
 NUM_THREADS = Variable(
     "CONTRACT_NUM_THREADS", "threads of the host kernels; 0: one for each usable core", "0"
 )
+OPENBLAS_THREADS = Variable(
+    "OPENBLAS_NUM_THREADS",
+    "threads of the host kernels, and of BLAS, at most; CONTRACT_NUM_THREADS wins over it",
+    "",
+)
+OMP_THREADS = Variable(
+    "OMP_NUM_THREADS", "the same, where OPENBLAS_NUM_THREADS is unset; of a list the first", ""
+)
 HOST_KERNELS = Variable(
     "CONTRACT_HOST_KERNELS",
     "auto, numba or numpy: which host kernels move, reduce and multiply data",
@@ -83,6 +91,8 @@ NVTX_LEVEL = Variable("CUTENSOR_NVTX_LEVEL", "1: NVTX ranges around calls and st
 VARIABLES = (
     DISABLE_PLAN_CACHE,
     NUM_THREADS,
+    OPENBLAS_THREADS,
+    OMP_THREADS,
     HOST_KERNELS,
     HOPPER,
     TF32_OVERRIDE,
@@ -115,6 +125,7 @@ class Settings:
 
     plan_cache: bool = True
     threads: int = 0
+    most_threads: int = 0
     kernels: str = "auto"
     hopper: bool = False
     tf32: bool = True
@@ -133,6 +144,7 @@ class Settings:
         return cls(
             plan_cache=not _integer(values, DISABLE_PLAN_CACHE, maximum=1),
             threads=_integer(values, NUM_THREADS, maximum=4096),
+            most_threads=_count(values, OPENBLAS_THREADS) or _count(values, OMP_THREADS),
             kernels=_choice(values, HOST_KERNELS, ("auto", "numba", "numpy")),
             hopper=bool(_integer(values, HOPPER, maximum=1)),
             tf32=values.get(TF32_OVERRIDE.name, TF32_OVERRIDE.default) != "0",
@@ -189,6 +201,12 @@ def _integer(values: Mapping[str, str], variable: Variable, maximum: int) -> int
             f"{variable.name} takes an integer from 0 to {maximum}: it is {text!r}."
         )
     return int(text)
+
+
+def _count(values: Mapping[str, str], variable: Variable) -> int:
+    """The first of a list of numbers; 0 for what says nothing, as it does to other libraries."""
+    first = values.get(variable.name, variable.default).split(",")[0].strip()
+    return int(first) if first.isdecimal() and len(first) <= MOST_DIGITS else 0
 
 
 def _choice(values: Mapping[str, str], variable: Variable, choices: tuple[str, ...]) -> str:

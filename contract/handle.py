@@ -324,7 +324,9 @@ def _host_executor(settings: Settings, kernels: str | None, threads: int | None)
     threads = settings.threads if threads is None else threads
     if not is_integer(threads) or threads < 0:
         raise InvalidValueError(f"threads is an integer of 0 or more: it is {threads!r}.")
-    return HostExecutor(family, threads, settings.calibration_directory, settings.check)
+    return HostExecutor(
+        family, threads, settings.calibration_directory, settings.check, settings.most_threads
+    )
 
 
 def _device_executor(settings: Settings, device: Any, kernels: Any, threads: Any) -> Executor:

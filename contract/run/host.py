@@ -224,8 +224,9 @@ class HostExecutor:
         threads: int = 0,
         calibrations: Callable[[], Path | None] = lambda: None,
         check: bool = False,
+        most_threads: int = 0,
     ) -> None:
-        self.workers = Workers(threads or None)
+        self.workers = Workers(threads or None, most_threads)
         self.pool = MemoryPool()
         self._numpy = load_kernels("numpy", self.workers)
         self._family = kernels
