@@ -18,6 +18,7 @@ from contract.run import blas_threads, limits, workers
 from contract.run.blas_threads import BlasThreads
 from contract.run.limits import free_memory, usable_cores
 from contract.run.workers import Workers
+from tests.host.test_threads import put_for_matmul
 
 # Every kind of call that threads share; then the threads of the handle, those of ours that were
 # started, and all of the process.
@@ -285,7 +286,7 @@ def test_lone_products_are_ours_where_blas_exceeds_a_quota(monkeypatch: pytest.M
         settings.add(found._ask())
         return matmul(*given, **named)
 
-    monkeypatch.setattr(np, "matmul", asked)
+    put_for_matmul(asked, monkeypatch)
     x = np.random.default_rng(0).standard_normal((300, 300))
     with ct.Handle(threads=2, kernels="numpy") as handle:  # whose products are BLAS's
         product = ct.contract("ij,jk->ik", x, x, handle=handle)

@@ -14,7 +14,8 @@ import pytest
 from threadpoolctl import threadpool_info
 
 import contract as ct
-from contract.run import workers
+from contract.run import host_products, numpy_kernels, workers
+from contract.run.blas_threads import BlasThreads
 
 CALLS, THREADS = 600, 8
 TUNED = ct.PlanPreference(autotune=ct.AutotuneMode.INCREMENTAL)
@@ -211,6 +212,12 @@ def test_other_threads_leave_the_callers_core_to_it(monkeypatch: pytest.MonkeyPa
     team.close()
 
 
+def put_for_matmul(function: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever matrices are multiplied on the host, the function is called instead."""
+    for module in (host_products, numpy_kernels):
+        monkeypatch.setattr(module, "matmul", function)
+
+
 @pytest.mark.parametrize("extents", [(160, 140, 100), (40, 900, 70), (2000, 8, 150)])
 @pytest.mark.parametrize("threads", [1, 2, 6])
 def test_products_between_other_steps_are_shared_by_our_threads(
@@ -227,13 +234,39 @@ def test_products_between_other_steps_are_shared_by_our_threads(
         written.append(out.shape)
         matmul(one, two, out)
 
-    monkeypatch.setattr(np, "matmul", counted)
+    put_for_matmul(counted, monkeypatch)
     preference = ct.PlanPreference(algo=ct.Algo.TTGT)
     with ct.Handle(threads=threads) as handle:
         found = ct.contract("ikaj,klb->jblia", x, y, alpha=2, preference=preference, handle=handle)
     np.testing.assert_allclose(found, 2 * np.einsum("ikaj,klb->jblia", x, y), rtol=1e-9, atol=1e-9)
     assert sum(rows * columns for *_, rows, columns in written) == found.size
     assert len(written) >= threads
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "extents", "waits"),
+    [
+        ("ij,jk->ik", "float64", (4, 4, 4), False),
+        ("ij,jk->ik", "float64", (40, 40, 40), True),
+        ("ij,j->i", "complex64", (40, 40), False),
+        ("ij,j->i", "complex64", (64, 65), True),  # OpenBLAS has its threads from 4096 products on
+    ],
+)
+def test_forks_wait_for_blas_where_it_may_have_threads(
+    text: str, dtype: str, extents: tuple[int, ...], waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guarded: list[Callable[..., Any]] = []
+
+    def remembered(self: BlasThreads, function: Callable[..., Any]) -> Callable[..., Any]:
+        guarded.append(function)
+        return function
+
+    monkeypatch.setattr(BlasThreads, "guarded", remembered)
+    sizes = dict(zip("ijk", extents, strict=False))
+    xs = [np.ones([sizes[x] for x in term], dtype) for term in text.partition("->")[0].split(",")]
+    with ct.Handle(kernels="numpy") as handle:
+        ct.contract(text, *xs, handle=handle)
+    assert bool(guarded) == waits
 
 
 class HeldUp:
@@ -281,7 +314,7 @@ def test_products_of_a_thread_that_is_held_up_are_left_to_the_others(
         products.append(out.size)
         matmul(one, two, out)
 
-    monkeypatch.setattr(np, "matmul", lambda *given, **named: now[0](*given, **named))
+    put_for_matmul(lambda *given, **named: now[0](*given, **named), monkeypatch)
     now: list[Callable[..., None]] = [counted]
     with ct.Handle(threads=2, kernels="numpy") as handle:
         wanted = ct.contract(text, x, y, preference=preference, handle=handle)
