@@ -27,6 +27,7 @@ LEVELS = (
     {"kernels.elementwise", "kernels.gett", "kernels.hopper", "kernels.jit", "kernels.recordable"},
     {"kernels.reduce", "kernels.slices", "verification", "advice", "scaling"},
     {"kernels.lower", "plan_files", "information"},
+    {"run.limits"},
     {
         "calibration",
         "run.explain",
