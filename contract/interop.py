@@ -76,13 +76,14 @@ def evaluate(
         options = replace(options, order=library.order)
     request = Request(library, handle, written, options, scalars, stream, by, len(operands))
     tensors = [_tensor(library, x) for x in given]
-    if library.watches(tensors):
-        if out is not None:
-            raise NotSupportedError(
-                "out and gradients, transforms or graphs exclude each other: out is given."
-            )
-        return library.apply(request, tensors)
-    return request.value(tensors, out)
+    apply = library.watching(tensors)
+    if apply is None:
+        return request.value(tensors, out)
+    if out is not None:
+        raise NotSupportedError(
+            "out and gradients, transforms or graphs exclude each other: out is given."
+        )
+    return apply(request, tensors)
 
 
 def _tensor(library: ArrayLibrary, x: Any) -> Tensor:

@@ -1,6 +1,6 @@
 """JAX arrays on the CPU as NumPy arrays that cannot be written; traced ones through a callback."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -70,11 +70,8 @@ class JaxLibrary:
     def stream(self, stream: Any, device: int | None) -> Any:
         return stream
 
-    def watches(self, tensors: Sequence[Tensor]) -> bool:
-        return any(self._is_traced(x) for x in tensors)
-
-    def apply(self, function: Any, tensors: Sequence[Tensor]) -> Tensor:
-        return self._function(function, *tensors)
+    def watching(self, tensors: Sequence[Tensor]) -> Callable[..., Tensor] | None:
+        return self._apply if any(self._is_traced(x) for x in tensors) else None
 
     def ones(self, shape: Sequence[int], like: Tensor) -> Tensor:
         return self._jax.numpy.ones(shape, like.dtype)
@@ -95,11 +92,14 @@ class JaxLibrary:
         real = self._jax.numpy.iscomplexobj(x) and not self._jax.numpy.iscomplexobj(like)
         return (x.real if real else x).astype(like.dtype)
 
+    def _apply(self, function: Any, tensors: Sequence[Tensor]) -> Tensor:
+        return self._function(function, *tensors)
+
     def _is_traced(self, x: Any) -> bool:
         return isinstance(x, self._jax.core.Tracer)
 
     def _value(self, function: Any, *tensors: Tensor) -> Tensor:
-        if not self.watches(tensors):
+        if not self.watching(tensors):
             return function.value(tensors)
         form = self._jax.ShapeDtypeStruct(*function.result_form(tensors))
         callback = partial(_computed, function)
@@ -112,7 +112,7 @@ class JaxLibrary:
         """
         tensors = tuple(each.value for each in primals)
         needed = tuple(() if each.perturbed else None for each in primals)
-        value = self._function if self.watches(tensors) else self._value
+        value = self._function if self.watching(tensors) else self._value
         return value(function, *tensors), (tensors, needed)
 
     def _backward(self, function: Any, kept: Any, cotangent: Any) -> tuple[Tensor | None, ...]:
