@@ -67,12 +67,15 @@ Apply = Callable[[Transformable, Sequence[Tensor]], Tensor]
 class ArrayLibrary(Protocol):
     """One library's arrays, seen as NumPy's on the host or CuPy's on a GPU.
 
-    ``conjugates``: gradients are made of the conjugate derivative, as in torch. ``order`` is the
-    layout of results; None: what the caller asks.
+    ``conjugates``: gradients are made of the conjugate derivative, as in torch. ``converts``: NumPy
+    arrays beside its own become such. ``order`` is the layout of results; None: what the caller
+    asks.
     """
 
     @property
     def conjugates(self) -> bool: ...
+    @property
+    def converts(self) -> bool: ...
     @property
     def order(self) -> str | None: ...
 
@@ -102,6 +105,9 @@ class ArrayLibrary(Protocol):
 
     def wrapped(self, array: Any) -> Tensor:
         """A native array as one of the library."""
+
+    def converted(self, x: Any) -> Tensor:
+        """A number, a nested sequence or a NumPy array as an array of the library."""
 
     def stream(self, stream: Any, device: int | None) -> Any:
         """The CuPy stream for a call: the given one's, or the library's current one."""

@@ -34,6 +34,7 @@ class TorchLibrary:
     """
 
     conjugates = True
+    converts = False
     order = None
 
     def __init__(self, torch: Any) -> None:
@@ -107,6 +108,9 @@ class TorchLibrary:
         if array.dtype == bfloat16:
             return self._taken(array.view(np.int16)).view(self._torch.bfloat16)
         return self._taken(array)
+
+    def converted(self, x: Any) -> Tensor:
+        return self.wrapped(np.asarray(x))
 
     def stream(self, stream: Any, device: int | None) -> Any:
         if device is None:
