@@ -47,6 +47,7 @@ LEVELS = (
         "calibration_files",
         "run.progress",
         "run.processor",
+        "run.torch_calls",
         "run.driver_library",
         "run.tensor_maps",
         "run.compiler_process",
