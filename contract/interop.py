@@ -14,6 +14,7 @@ import numpy as np
 
 from contract import evaluation
 from contract.errors import NotSupportedError
+from contract.evaluation import Asked
 from contract.gradients import COTANGENT, Gradient, gradient
 from contract.handle import Handle
 from contract.layout import packed_strides
@@ -28,12 +29,12 @@ from contract.request import (
 )
 from contract.run.arrays import Array, Layout
 from contract.run.call import Call
+from contract.run.executor import Scalars
 from contract.run.libraries import ArrayLibrary, library_among
 
 __all__ = ["evaluate"]
 
 Tensor = Any  # an array of a library
-Scalars = tuple[Any, Any, Any]  # alpha, beta, gamma
 
 
 def evaluate(
@@ -46,6 +47,7 @@ def evaluate(
     scalars: Scalars = (1, 0, 0),
     stream: Any = None,
     by: Callable[[Call], Call] | None = None,
+    asked: Asked = None,
 ) -> Any:
     """A verb with its options checked and frozen, on arrays of any kind.
 
@@ -54,7 +56,9 @@ def evaluate(
     is_native = bool(operands) and type(operands[0]) is np.ndarray
     library = None if is_native else library_among(operands)
     if library is None:
-        return evaluation.evaluate(handle, written, operands, options, out, c, scalars, stream, by)
+        return evaluation.evaluate(
+            handle, written, operands, options, out, c, scalars, stream, by, asked
+        )
     device = handle.arrays.device
     given = operands if c is None else (*operands, c)
     if out is not None or not all(library.owns(x) and library.device(x) == device for x in given):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from contract.compute import is_complex, item_size
-from contract.descriptors import OperationDescriptor, TensorDescriptor
+from contract.descriptors import ElementwiseOperation, OperationDescriptor, TensorDescriptor
 from contract.errors import InsufficientWorkspaceError, InvalidValueError, UnsupportedTypeError
 from contract.layout import span
 from contract.logging import LOGGER, Level
@@ -101,25 +101,25 @@ class Call:
         self.needed_bytes += loaded.required_workspace + loaded.tile_bytes
         self.in_place = frozenset.intersection(*map(_in_place, loaded.plans))
         plain = not copied and self.needed_bytes <= LARGE_BYTES
+        plain = plain and not isinstance(operation, ElementwiseOperation)  # which scales by gamma
         self.product = self._within_limit(loaded.product) if plain else None
 
-    def fresh(self, inputs: Sequence[Array], alpha: Any) -> Array:
-        """The result in a new array, without C."""
-        if self.product is not None and type(alpha) is int and alpha == 1:
+    def fresh(self, inputs: Sequence[Array], scalars: Scalars) -> Array:
+        """The result in a new array, without C, where no log is kept."""
+        if self.product is not None and type(scalars[0]) is int and scalars[0] == 1:
             return self.product(inputs)
-        if self.arrays.capturing():
-            return self._captured(inputs, None, None, (alpha, 0, 0))
-        fitting = self._fitting()
-        if fitting is not self:
-            return fitting.fresh(inputs, alpha)
-        if self.limit is not None:
-            self._check_unaligned(inputs, self.fresh_bytes)
-        scalars = self.scalar_value("alpha", alpha), 0, 0
-        if self.copied:
-            inputs = self._described(inputs)
-        output = self.new_output()
-        self.loaded(inputs, output, None, scalars)
-        return output
+        return self.into(inputs, None, None, scalars)
+
+    def again(
+        self, inputs: Sequence[Array], out: Array | None, c: Array | None, scalars: Scalars
+    ) -> Array:
+        """The result of one more call on such arrays; no log is kept."""
+        if out is None and c is None:
+            return self.fresh(inputs, scalars)
+        if out is not None and not self.arrays.is_writeable(out):
+            raise InvalidValueError("out is read-only.")
+        addend = c if self.loaded.reads_addend else None
+        return self.into(inputs, out, addend, scalars)
 
     def into(
         self,
