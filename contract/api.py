@@ -306,7 +306,7 @@ class ContractExpression:
                 arrays = self._with_constants(operands)
             call = self._known.get(self._key(arrays, out, c, factor))
             if call is not None:
-                return call.again(arrays, out, c, (alpha, factor, 0))
+                return call.again(arrays, (alpha, factor, 0), out, c)
         asked: dict[str, Any] = {}
         if LOGGER.active:
             asked = {"expression": self._written, **said(ContractExpression.__call__, locals())}

@@ -77,7 +77,7 @@ def recalled(
         return None
     same = repeated(operands) if len(operands) > 2 else ()
     call = _found(handle, (written, asked, same, beside, layouts))
-    return None if call is None else call.again(operands, out, c, scalars)
+    return None if call is None else call.again(operands, scalars, out, c)
 
 
 def with_others(operands: Sequence[Any], out: Any, c: Any, beta: Any) -> tuple[Sequence[Any], int]:

@@ -64,7 +64,7 @@ def einsum(
             except TypeError:  # an explicit path may be a list
                 call = None
             if call is not None:
-                result = call.fresh(given, (1, 0, 0))
+                result = call.again(given, (1, 0, 0))
                 return result if result.ndim else result[()]
     with LOGGER.call("einsum", said(einsum, locals())) if LOGGER.active else UNWATCHED:
         if library_among(operands) is not None:
@@ -137,7 +137,7 @@ def _einsum(
     if LOGGER.active:
         result = call.into(arrays, None, None, (1, 0, 0))
     else:
-        result = call.fresh(arrays, (1, 0, 0))
+        result = call.again(arrays, (1, 0, 0))
     if out is not None:
         kind.copy_into(kind.as_array(out), result)
         return out

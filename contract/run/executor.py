@@ -19,12 +19,14 @@ __all__ = [
     "Loaded",
     "Measurement",
     "Scalars",
+    "Straight",
     "footprint",
     "inside_range",
     "observed",
 ]
 
 Scalars = tuple[Any, Any, Any]  # alpha, beta, gamma
+Straight = Callable[[Sequence[Array], Scalars], None]  # of all arrays, the result after the inputs
 Given = ParamSpec("Given")
 
 
@@ -87,6 +89,10 @@ class Loaded(ABC):
 
     def __str__(self) -> str:
         return str(self.plan)
+
+    def straight(self) -> Straight | None:
+        """The plan as one function, where nothing is logged; None where there is more to do."""
+        return None
 
     def recordable(self) -> "Loaded":
         """The same plan in launches that a graph can hold, each."""
