@@ -26,11 +26,13 @@ from contract.errors import (
     ContractError,
     ExecutionError,
     InsufficientWorkspaceError,
+    InvalidPathError,
     InvalidValueError,
     NotSupportedError,
     UnsupportedTypeError,
 )
 from contract.handle import Handle, default_handle
+from contract.interop import prepare_libraries
 from contract.numpy_einsum import einsum, einsum_path
 from contract.numpy_functions import tensordot, transpose
 from contract.operators import BinaryOperator, Operator
@@ -40,6 +42,7 @@ from contract.version import VERSION
 
 __version__ = VERSION
 
+prepare_libraries()
 __all__ = [
     "Algo",
     "ArchMismatchError",
@@ -56,6 +59,7 @@ __all__ = [
     "ExecutionError",
     "Handle",
     "InsufficientWorkspaceError",
+    "InvalidPathError",
     "InvalidValueError",
     "JitMode",
     "NotSupportedError",

@@ -1,6 +1,6 @@
 """The public verbs of the engine: contract, and contract_expression to plan once."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from typing import Any
@@ -16,6 +16,7 @@ from contract.evaluation import (
     beta_of,
     bound_call,
     cuts_of,
+    data_type,
     handle_for,
     number_beta,
     recalled,
@@ -39,12 +40,14 @@ from contract.run.graph import CapturedContraction
 from contract.run.libraries import library_of, numpy_type
 from contract.run.picture import draw
 from contract.run.progress import reporting
+from contract.whole import allowed, read_as, while_compiling, whole
 
 __all__ = ["ContractExpression", "contract", "contract_expression", "contract_trinary"]
 
 MOST_KNOWN = 16  # layouts of operands that an expression remembers
 
 
+@whole
 def contract(
     expression: Any,
     *operands: Any,
@@ -52,6 +55,7 @@ def contract(
     c: Any = None,
     alpha: complex = 1,
     beta: complex | None = None,
+    dtype: Any = None,
     order: str = "F",
     compute_type: ComputeType | str | None = None,
     operators: Sequence[Operator | str | None] | None = None,
@@ -74,7 +78,8 @@ def contract(
     ``out``. C has the modes of the output in any layout; beta is 1 where C is given and beta
     is not. With alpha or beta 0 the scaled tensors are not read. ``operators`` has one unary
     operator (or None) for each operand, and may have one more for C. ``optimize`` is
-    opt_einsum's; ``preference`` says how to plan, tune and cache (None: as the handle prefers).
+    opt_einsum's; ``dtype`` is the type of products, sums and a new result, if not the operands'
+    common one; ``preference`` says how to plan, tune and cache (None: as the handle prefers).
 
     ``memory_limit`` (bytes, "2GB", or "80%" of what is free when it is planned) bounds the result
     and the workspace together. What needs more, or more than is free, is computed in slices: modes
@@ -92,10 +97,11 @@ def contract(
     Source: numpy.einsum for the notation, cuTENSOR's contraction for alpha, beta, C and types.
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
-    asked = "contract", order, compute_type, operators, optimize, memory_limit, preference, slices
+    asked = "contract", order, dtype, compute_type, operators, optimize, memory_limit, preference
     factor = 0 if beta is None and c is None else number_beta(c, beta)
-    if factor is not None and stream is None and executor is None and progress is None:
-        found = recalled(handle, asked, expression, operands, out, c, (alpha, factor, 0))
+    plain = slices is None and executor is None and progress is None
+    if plain and factor is not None:
+        found = recalled(handle, asked, expression, operands, out, c, (alpha, factor, 0), stream)
         if found is not None:
             return found
     with (
@@ -105,14 +111,17 @@ def contract(
         written, arrays = written_arguments(expression, operands)
         options = Options(
             *(order, compute_type, frozen(operators), frozen(optimize), memory_limit, preference),
+            dtype=data_type(dtype),
             same=repeated(arrays),
             slices=cuts_of(slices),
         )
         scalars = alpha, beta_of(c, beta), 0
         by = None if executor is None else partial(spread, executor, handle)
-        return evaluate(handle, written, arrays, options, out, c, scalars, stream, by, asked)
+        head = asked if slices is None else None
+        return evaluate(handle, written, arrays, options, out, c, scalars, stream, by, head)
 
 
+@whole
 def contract_trinary(
     expression: Any, *operands: Any, d: Any = None, beta: complex | None = None, **options: Any
 ) -> Array:
@@ -226,6 +235,10 @@ def _layout(arrays: Arrays, x: Any) -> Layout:
     return Layout(x.extents, strides, dtype, arrays.new_alignment(dtype))
 
 
+MOST_TIMED = 3  # calls of an explanation with operands; the shortest counts
+TIMED_SECONDS = 1.0  # after so many no further call is timed
+
+
 class ContractExpression:
     """An expression planned for operands of fixed shapes and types; call it with arrays.
 
@@ -263,6 +276,7 @@ class ContractExpression:
         self._layouts = [layouts[at] for at in folded.kept]
         self._layouts += map(self._arrays.layout, folded.constants)
         self._variable = [at for at, x in enumerate(fixed) if x is None]
+        self._unread: Callable[..., Any]
         self._call: Call
         self._tuning: bool
         self._known: dict[Hashable, Call]
@@ -303,7 +317,7 @@ class ContractExpression:
         if factor is not None and stream is None and not LOGGER.active:
             arrays: Sequence[Any] = operands
             if self._constants and len(operands) == len(self._variable):
-                arrays = self._with_constants(operands)
+                arrays = self._with_constants(operands, self._constants)
             call = self._known.get(self._key(arrays, out, c, factor))
             if call is not None:
                 return call.again(arrays, (alpha, factor, 0), out, c)
@@ -315,16 +329,13 @@ class ContractExpression:
             if handle is not self._handle:
                 planned = self._planned_for(handle)
                 return planned(*operands, out=out, c=c, alpha=alpha, beta=beta, stream=stream)
-            arrays = self._checked(operands)
-            scalars = alpha, beta_of(c, beta), 0
-            written, options = self._written, self._options
-            by = None if self._executor is None else partial(spread, self._executor, handle)
+            arrays = self._checked(operands, self._constants)
             with reporting(self._progress):
-                result = evaluate(handle, written, arrays, options, out, c, scalars, stream, by)
+                result = self._evaluated(handle, arrays, out, c, alpha, beta, stream)
             if self._tuning:
                 self._plan()
             elif self._is_plain:
-                self._keep(arrays, out, c, scalars)
+                self._keep(arrays, out, c, (alpha, beta_of(c, beta), 0))
             return result
 
     def _key(self, arrays: Sequence[Any], out: Any, c: Any, beta: Any) -> Hashable:
@@ -368,22 +379,33 @@ class ContractExpression:
                 return planned.capture(
                     *operands, out=out, c=c, alpha=alpha, beta=beta, stream=stream
                 )
-            arrays = self._checked(operands)
+            arrays = self._checked(operands, self._constants)
             scalars = alpha, beta_of(c, beta), 0
             with self._arrays.on(stream):
                 call = bound_call(handle, self._written, arrays, self._options, out, c, scalars)
                 return CapturedContraction(call)
 
-    def explain(self, plot: str | PathLike[str] | None = None) -> str:
-        """The plan as a table: steps, costs, candidates, and why the chosen ones won.
+    def explain(
+        self, plot: str | PathLike[str] | None = None, operands: Sequence[Any] | None = None
+    ) -> str:
+        """What the plan does and costs: scaling, steps, candidates, and why the chosen ones won.
 
         ``plot`` names a file (.svg, .png or .pdf) for a picture of the contraction tree, which
-        needs matplotlib.
+        needs matplotlib. With ``operands`` the expression is called on them, up to three times in
+        a second, and the shortest time stands beside the predicted one.
         """
+        measured = None if operands is None else self._shortest_time(operands)
         loaded = self._call.loaded
         if plot is not None:
             draw(loaded.plan, plot)
-        return "\n\n".join((*loaded.notes, explain(loaded.plans[0])))
+        return "\n\n".join((*loaded.notes, explain(loaded.plans[0], measured)))
+
+    def _shortest_time(self, operands: Sequence[Any]) -> float:
+        """Seconds of the fastest of a few calls."""
+        times: list[float] = []
+        while len(times) < MOST_TIMED and sum(times) < TIMED_SECONDS:
+            times.append(self._handle.executor.timed(lambda: self(*operands)).wait())
+        return min(times)
 
     def __str__(self) -> str:
         return str(self._call.loaded)
@@ -401,19 +423,17 @@ class ContractExpression:
             )
         return self._elsewhere[handle]
 
-    def _with_constants(self, operands: Sequence[Any]) -> list[Any]:
+    def _with_constants(self, operands: Sequence[Any], constants: Mapping[int, Any]) -> list[Any]:
         given = iter(operands)
-        return [
-            self._constants[at] if at in self._constants else next(given)
-            for at in range(len(self._layouts))
-        ]
+        places = range(len(self._layouts))
+        return [constants[at] if at in constants else next(given) for at in places]
 
-    def _checked(self, operands: Sequence[Any]) -> list[Any]:
+    def _checked(self, operands: Sequence[Any], constants: Mapping[int, Any]) -> list[Any]:
         if len(operands) != len(self._variable):
             raise InvalidValueError(
                 f"The expression takes {len(self._variable)} operands: {len(operands)} were given."
             )
-        given = self._with_constants(operands)
+        given = self._with_constants(operands, constants)
         require_kind(self._arrays, given)
         every = [_kept(self._arrays, x) for x in given]
         for at in self._variable:
@@ -430,3 +450,52 @@ class ContractExpression:
                     f"{name} was planned with type {dtype.name}: it has {found.name}."
                 )
         return every
+
+    def _evaluated(
+        self,
+        handle: Handle,
+        arrays: Sequence[Any],
+        out: Any = None,
+        c: Any = None,
+        alpha: complex = 1,
+        beta: complex | None = None,
+        stream: Any = None,
+    ) -> Any:
+        scalars = alpha, beta_of(c, beta), 0
+        by = None if self._executor is None else partial(spread, self._executor, handle)
+        return evaluate(handle, self._written, arrays, self._options, out, c, scalars, stream, by)
+
+    def _traced(self, constants: Sequence[Any], *operands: Any, **options: Any) -> Any:
+        """The call in a graph, where the constants are inputs as well."""
+        handle = self._handle if self._bound else handle_for(None, operands)
+        arrays = self._checked(operands, dict(zip(self._constants, constants, strict=True)))
+        return self._evaluated(handle, arrays, **options)
+
+
+@while_compiling
+def _allow(expression: ContractExpression) -> None:
+    expression._unread = allowed(lambda *given, **options: expression._traced(*given, **options))
+
+
+def _read_in_place(expression: ContractExpression, *operands: Any, **options: Any) -> Any:
+    """What torch.compile reads in the place of an expression's call."""
+    _allow(expression)
+    return expression._unread(tuple(expression._constants.values()), *operands, **options)
+
+
+read_as(ContractExpression.__call__, _read_in_place)
+
+
+@whole
+def _made_and_called(
+    given: Sequence[Any], options: Any, operands: Sequence[Any], others: Any
+) -> Array:
+    return contract_expression(*given, **options)(*operands, **others)
+
+
+def _made_when_called(*given: Any, **options: Any) -> Any:
+    """What torch.compile reads in the place of ``contract_expression``."""
+    return lambda *operands, **others: _made_and_called(given, options, operands, others)
+
+
+read_as(contract_expression, _made_when_called)

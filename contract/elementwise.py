@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any
 
-import numpy as np
-
 from contract.call_text import said
 from contract.compute import ComputeType
-from contract.errors import InvalidValueError, UnsupportedTypeError
+from contract.errors import InvalidValueError
 from contract.evaluation import (
     beta_of,
+    data_type,
     handle_for,
     number_beta,
     recalled,
@@ -23,11 +22,12 @@ from contract.operators import BinaryOperator, Operator, binary
 from contract.order import frozen
 from contract.request import Combination, Options, Reducing, Written
 from contract.run.arrays import Array
-from contract.run.libraries import numpy_type
+from contract.whole import whole
 
 __all__ = ["elementwise_binary", "elementwise_trinary", "permute", "reduce"]
 
 
+@whole
 def permute(
     expression: Any,
     *operands: Any,
@@ -68,12 +68,13 @@ def permute(
             compute_type,
             (operator,),
             memory_limit=memory_limit,
-            dtype=_type(dtype),
+            dtype=data_type(dtype),
             form=form,
         )
         return evaluate(handle, written, arrays, options, out, None, scalars, stream, asked=asked)
 
 
+@whole
 def reduce(
     expression: Any,
     *operands: Any,
@@ -116,6 +117,7 @@ def reduce(
         return evaluate(handle, written, arrays, options, out, c, scalars, stream, asked=asked)
 
 
+@whole
 def elementwise_binary(
     expression: Any,
     *operands: Any,
@@ -157,12 +159,13 @@ def elementwise_binary(
             compute_type,
             frozen(operators),
             memory_limit=memory_limit,
-            dtype=_type(dtype),
+            dtype=data_type(dtype),
             form=Combination((binary(op),)),
         )
         return evaluate(handle, written, arrays, options, out, None, scalars, stream, asked=asked)
 
 
+@whole
 def elementwise_trinary(
     expression: Any,
     *operands: Any,
@@ -205,7 +208,7 @@ def elementwise_trinary(
             compute_type,
             frozen(operators),
             memory_limit=memory_limit,
-            dtype=_type(dtype),
+            dtype=data_type(dtype),
             form=Combination((binary(op_ab), binary(op_abc))),
         )
         return evaluate(handle, written, arrays, options, out, None, scalars, stream, asked=asked)
@@ -219,16 +222,6 @@ def _asked(
     if len(arrays) != count:
         raise InvalidValueError(f"The operation takes {count} operands: it got {len(arrays)}.")
     return written, arrays
-
-
-def _type(dtype: Any) -> np.dtype[Any] | None:
-    if dtype is None:
-        return None
-    try:
-        found: np.dtype[Any] = np.dtype(numpy_type(dtype)).newbyteorder("=")
-    except (TypeError, ValueError, SyntaxError):
-        raise UnsupportedTypeError(f"dtype is a NumPy data type: it is {dtype!r}.") from None
-    return found
 
 
 def _pairs(padding: Any) -> tuple[tuple[int, int], ...]:

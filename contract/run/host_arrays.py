@@ -45,6 +45,7 @@ class HostArrays:
             return x
         library = library_of(x)
         if library is not None:
+            library.require_plain(x)
             return library.native(x)
         try:
             return np.asarray(x)

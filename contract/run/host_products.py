@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from itertools import product
+from functools import cache
 from math import prod
 from string import ascii_letters
 from typing import Any, Literal
@@ -24,22 +23,16 @@ from contract.plan import (
     Product,
     Source,
     View,
-    step_slots,
 )
 from contract.run.blas_threads import blas_threads
 from contract.run.host_elementwise import TilePass
 from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
-from contract.run.host_kernels import (
-    PARALLEL_BYTES,
-    SMALL_ELEMENTS,
-    HostKernels,
-    ProductKernel,
-    flatten,
-)
+from contract.run.host_kernels import SMALL_ELEMENTS, HostKernels, ProductKernel, flatten
 from contract.run.host_operators import spare_elements, transforming
 from contract.run.host_views import Array, Viewer, compact_strides, slabs, viewer
-from contract.run.matrix_slices import in_slices, longest_slice, pieces
+from contract.run.matrix_slices import in_slices, longest_slice, share_product
 from contract.run.memory import Cutter
+from contract.run.numpy_products import einsum, matmul
 from contract.run.quiet import QUIET
 from contract.run.steps import Memory, Prepared, Scalars, share
 from contract.run.workers import Workers
@@ -59,9 +52,6 @@ __all__ = [
 # runs of the longest loop.
 SMALL_PRODUCT = 1 << 15
 SMALL_RUNS = 1 << 6
-BATCH_PRODUCTS = 1 << 23  # from here on a batch of products is spread over our threads,
-BATCH_PARTS = 8  # if it has that many parts; fewer have BLAS's threads, whatever the number of ours
-PART_PRODUCTS = 1 << 20  # a smaller part is done before another thread has begun
 # From here on BLAS may use its threads: products of two matrices, and of a matrix and a vector.
 BLAS_SHARES, VECTOR_SHARES = 1 << 14, 1 << 12
 SUMMED_BLOCK = 1 << 13  # elements of D summed in cache before they are finished
@@ -74,9 +64,8 @@ Index = Any  # what NumPy takes a view by
 def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
     """BLAS on views of the operands.
 
-    Its threads wait for more work, each taking a core, for a tenth of a second. Where other steps
-    of the plan need the cores, and for long batches, our threads call it instead, each for a block
-    of D.
+    Its threads take a core each while they wait for more: for batches, and where the plan has other
+    steps, our threads call it.
     """
     batch, m, n, k = _rows(step)
     batch.reverse()  # the table has the outermost last
@@ -85,63 +74,26 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
     view_d = _matrix_view(plan, step.d, batch, m, n, "d")
     a, b, d, scaled = step.a, step.b, step.d, step.scaled
     products = prod([loop.extent for loop in step.loops])
-    matmul = _for_threads(np.matmul, step)
+    product_of = _for_threads(matmul, step)
     if products > longest_slice(step.dtype):
-        matmul = in_slices(matmul, step.dtype, workers)
+        product_of = in_slices(product_of, step.dtype, workers)
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         out = view_d(slots[d])
-        matmul(view_a(slots[a]), view_b(slots[b]), out)
+        product_of(view_a(slots[a]), view_b(slots[b]), out)
         if scaled:
             _scale(out, scalars[0])
 
-    def run_apart(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
-        left, right, out = view_a(slots[a]), view_b(slots[b]), view_d(slots[d])
+    def run_shared(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        def scaled_product(left: Array, right: Array, out: Array) -> None:
+            product_of(left, right, out)
+            if scaled:
+                _scale(out, scalars[0])
 
-        def part(in_a: Index, in_b: Index, in_d: Index) -> None:
-            block = out[in_d]
-            with np.errstate(all="ignore"):  # a thread has settings of its own
-                matmul(left[in_a], right[in_b], block)
-                if scaled:
-                    _scale(block, scalars[0])
+        share_product(scaled_product, workers, view_a(slots[a]), view_b(slots[b]), view_d(slots[d]))
 
-        blas_threads().alone(partial(workers.map, part, blocks))
-
-    blocks = _blocks_for_threads(plan, step, batch, workers)
-    return Prepared(run_apart if blocks else run, own=_scaling_bytes(plan, step))
-
-
-def _blocks_for_threads(
-    plan: Plan, step: Gemm, batch: Sequence[Loop], workers: Workers
-) -> list[tuple[Index, Index, Index]]:
-    """Where the blocks of A, B and D lie that our threads multiply; none: BLAS has its own."""
-    products = prod([loop.extent for loop in step.loops])
-    if batch and batch[0].extent >= BATCH_PARTS and products > BATCH_PRODUCTS:
-        parts = [slice(*each) for each in workers.split(batch[0].extent, 1)]
-        return [(each, each, each) for each in parts]
-    if not _shares_cores(plan):
-        return []
-    threads = workers.parts(products, PART_PRODUCTS)
-    return [
-        ((..., rows, slice(None)), (..., slice(None), columns), (..., rows, columns))
-        for rows, columns in _blocks(step.extent(Kind.M), step.extent(Kind.N), threads)
-    ]
-
-
-def _shares_cores(plan: Plan) -> bool:
-    """Whether steps besides matrix products move so much that our threads share it."""
-    return any(
-        not isinstance(step, Gemm)
-        and any(plan.slots[slot].bytes >= PARALLEL_BYTES for slot in step_slots(step))
-        for step in plan.steps
-    )
-
-
-def _blocks(m: int, n: int, threads: int) -> list[tuple[slice, slice]]:
-    """A matrix in ``threads`` blocks, as square as they get: their edges are what is read."""
-    grids = [(at, threads // at) for at in range(1, threads + 1) if threads % at == 0]
-    down, across = min(grids, key=lambda grid: m / grid[0] + n / grid[1])
-    return list(product(pieces(m, down), pieces(n, across)))
+    is_shared = step.extent(Kind.BATCH) > 1 or len(plan.steps) > 1
+    return Prepared(run_shared if is_shared else run, own=_scaling_bytes(plan, step))
 
 
 def _rows(step: Product) -> list[list[Loop]]:
@@ -189,7 +141,6 @@ def prepare_small(plan: Plan, step: Gett) -> Prepared:
     view_a = _loop_view(plan, a, step, of_a, "a")
     view_b = _loop_view(plan, b, step, of_b, "b")
     view_d = _loop_view(plan, d, step, of_d, "d")
-    einsum = np.einsum
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         out = view_d(slots[d])
@@ -241,7 +192,7 @@ def _small_product(step: Gett) -> Callable[[Array, Array], Any]:
     batch, *rows, k = _rows(step)
     if not batch and len(k) == 1 and max(map(len, rows)) <= 1 and is_blas_type(step.dtype):
         return _for_threads(np.ndarray.dot, step)
-    return lambda a, b: np.einsum(a, of_a, b, of_b, of_d)
+    return lambda a, b: einsum(a, of_a, b, of_b, of_d)
 
 
 def _small_reader(
@@ -507,7 +458,7 @@ class FewSums:
 
     def fresh(self) -> Callable[[Sequence[Array]], Array]:
         """inputs -> the result in a new array."""
-        text, order, einsum = self.text, self.order, np.einsum
+        text, order = self.text, self.order
         return lambda inputs: einsum(text, *inputs, order=order)
 
     def into(self, slots: Sequence[Array], alpha: Any) -> bool:
@@ -515,7 +466,7 @@ class FewSums:
         inputs, output = slots[: self.inputs], slots[self.inputs]
         if any(np.may_share_memory(x, output) for x in inputs):
             return False  # einsum adds to what is zero at first
-        np.einsum(self.text, *inputs, out=output, order=self.order)
+        einsum(self.text, *inputs, out=output, order=self.order)
         _scale(output, alpha)
         return True
 

@@ -45,16 +45,18 @@ class JaxLibrary:
         return dtype
 
     def native(self, x: Tensor) -> Any:
-        if self._is_traced(x):
-            raise NotSupportedError(
-                "A traced JAX array has no elements yet: call this outside of jax.jit and jax.grad."
-            )
         platforms = {each.platform for each in x.devices()}
         if platforms != {"cpu"}:
             raise UnsupportedTypeError(
                 f"A JAX array is on the CPU: it is on {', '.join(sorted(platforms))}."
             )
         return np.asarray(x)
+
+    def require_plain(self, x: Tensor) -> None:
+        if self._is_traced(x):
+            raise NotSupportedError(
+                "A traced JAX array has no elements yet: call this outside of jax.jit and jax.grad."
+            )
 
     def resolved(self, x: Tensor) -> tuple[Tensor, bool]:
         return x, False
@@ -68,7 +70,7 @@ class JaxLibrary:
     def stream(self, stream: Any, device: int | None) -> Any:
         return stream
 
-    def differentiates(self, tensors: Sequence[Any]) -> bool:
+    def watches(self, tensors: Sequence[Tensor]) -> bool:
         return any(self._is_traced(x) for x in tensors)
 
     def apply(self, function: Any, tensors: Sequence[Tensor]) -> Tensor:
@@ -80,6 +82,15 @@ class JaxLibrary:
     def transposed(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
         return x.transpose(axes)
 
+    def prepare(self, kind: Any) -> None:
+        """Nothing is stored with a graph."""
+
+    def repeated(self, x: Tensor, size: int) -> Tensor:
+        return self._jax.numpy.broadcast_to(x, (size, *x.shape))
+
+    def is_column_major(self, x: Tensor) -> bool:
+        return len(x.shape) < 2
+
     def cast(self, x: Tensor, like: Tensor) -> Tensor:
         real = self._jax.numpy.iscomplexobj(x) and not self._jax.numpy.iscomplexobj(like)
         return (x.real if real else x).astype(like.dtype)
@@ -88,7 +99,7 @@ class JaxLibrary:
         return isinstance(x, self._jax.core.Tracer)
 
     def _value(self, function: Any, *tensors: Tensor) -> Tensor:
-        if not self.differentiates(tensors):
+        if not self.watches(tensors):
             return function.value(tensors)
         form = self._jax.ShapeDtypeStruct(*function.result_form(tensors))
         callback = partial(_computed, function)
@@ -101,7 +112,7 @@ class JaxLibrary:
         """
         tensors = tuple(each.value for each in primals)
         needed = tuple(() if each.perturbed else None for each in primals)
-        value = self._function if self.differentiates(tensors) else self._value
+        value = self._function if self.watches(tensors) else self._value
         return value(function, *tensors), (tensors, needed)
 
     def _backward(self, function: Any, kept: Any, cotangent: Any) -> tuple[Tensor | None, ...]:

@@ -22,10 +22,10 @@ from numba.core import cgutils, types
 from contract.errors import ExecutionError
 from contract.forks import renew_in_children
 from contract.run.host_views import Array
-from contract.run.numba_tools import call_address, compiled, emitted, load, store
+from contract.run.numba_tools import Code, FromPython, call_address, compiled, emitted, load, store
 from contract.run.workers import FORKED, Workers
 
-__all__ = ["PART_ARGUMENTS", "Team"]
+__all__ = ["PART_ARGUMENTS", "Team", "team"]
 
 # What the function of a part takes, integers all: the address of its arguments, begin, end, lane.
 PART_ARGUMENTS = 4
@@ -418,3 +418,17 @@ class Team:
             _serve(self._first, LOOKS, 0)
             spent.append(perf_counter() - begin)
         return int(LOOKS * seconds / min(spent))
+
+
+def team() -> Code:
+    """What Python calls of all this."""
+    word, work = types.intp, types.int64[::1]
+    return FromPython(
+        (
+            (_begin, (word, word, word, work, word, types.boolean)),
+            (_lead, (word, word, work, word)),
+            (_stop, (word, word, work, word)),
+            (_serve, (word, word, word)),
+            (_dismiss, (word, word, word)),
+        )
+    )

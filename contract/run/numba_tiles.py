@@ -9,16 +9,11 @@ A kernel addresses bytes. Where places of a box lie is in tables of byte offsets
 box from the loops' strides.
 """
 
-from collections.abc import Sequence
-from functools import cache
-from typing import Any
-
 import numpy as np
 from numba import carray  # type: ignore[attr-defined]
 
-from contract.run.host_kernels import BoxKernel
-from contract.run.host_views import Array, address
-from contract.run.numba_team import PART_ARGUMENTS, Team
+from contract.run.host_views import Array
+from contract.run.numba_team import PART_ARGUMENTS
 from contract.run.numba_tile_code import (
     LEFT,
     RIGHT,
@@ -33,12 +28,12 @@ from contract.run.numba_tile_code import (
     multiply_tile,
     panel_width,
     part_size,
-    tile_shape,
     turn,
     turned_length,
 )
 from contract.run.numba_tools import (
-    address_of,
+    Code,
+    by_integers,
     call_address,
     call_on_table,
     compiled,
@@ -46,9 +41,27 @@ from contract.run.numba_tools import (
     load,
     store,
 )
+from contract.run.tile_kernels import (
+    ELEMENTS,
+    ENTRIES,
+    GRAIN,
+    JOIN_BATCHES,
+    MULTIPLY,
+    PART,
+    PLAIN,
+    RUNS,
+    SIZE,
+    SQUARES,
+    STEPS,
+    TURNED,
+    WHOLE,
+    ZEROS,
+)
 from contract.tile_boxes import SQUARE
 
-__all__ = ["multiply_boxes"]
+__all__ = ["batch_joiner", "elements", "multiplier", "part", "runs", "squares", "steps", "zeros"]
+
+SIDES = {"A": LEFT, "B": RIGHT}
 
 # A plan of a product: where its loops begin in the table (l in A and B, l in D twice, m in A and
 # D, n in B and D, k in A and B) and where they end; boxes; where in the memory of a thread there
@@ -67,17 +80,9 @@ LOOP = 4
 APART_COLUMNS, ROWS_A, COLUMNS_B, ROWS_D, COLUMNS_D = range(5)
 STEPS_A, STEPS_B, PLACES, BESIDE, APART_ROWS = range(5, 10)
 BATCHES_A, BATCHES_B, BATCHES_D, PACKED = range(10, 14)
-# The kernels for some types are a table. A row for A and one for B say how they are packed: the
-# addresses of functions, then rows of a whole panel and of a grain of it, bytes of an element and
-# from one row to the next, rows of a square that are turned, and whether elements are copied as
-# they are. The third row has the functions that multiply a tile, and that write four at once.
-RUNS, STEPS, SQUARES, ELEMENTS, ZEROS, WHOLE, GRAIN, SIZE, PART, TURNED, PLAIN = range(11)
-ENTRIES = PLAIN + 1
-MULTIPLY, JOIN_BATCHES = range(2)
+Box = tuple[int, int, int, int, int, int]
 
 EARLY = 128  # rows between asking for lines of A or B and packing them
-
-Box = tuple[int, int, int, int, int, int]
 
 
 # --- what depends on types --------------------------------------------------------------------
@@ -107,21 +112,9 @@ def _are_apart(rows: int, apart: int, count: int, size: int) -> bool:
     return True
 
 
-@cache
-def _packers(is_left: bool, source_dtype: np.dtype[Any], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """The addresses of the functions that pack A, or B: RUNS, STEPS, SQUARES, ELEMENTS, ZEROS."""
-    side, source_kind, kind = LEFT if is_left else RIGHT, source_dtype.type(0), dtype.type(0)
-    return (
-        _runs(side, kind),
-        _steps(side, kind),
-        _squares(side, kind),
-        _elements(side, source_kind, kind),
-        _zeros(side, kind),
-    )
-
-
-def _runs(side: Any, kind: Any) -> int:
+def runs(panels: str, dtype: str) -> Code:
     """Packs grains of rows that lie side by side."""
+    side, kind = SIDES[panels], np.dtype(dtype).type(0)
 
     def runs(given: int) -> None:
         """Grains of rows, those side by side at once: ``beside`` says which begin 0, 1.. earlier.
@@ -147,11 +140,12 @@ def _runs(side: Any, kind: Any) -> int:
                     from_ = here + load(across, each)
                     move(side, kind, kind, from_, load(places, each) + shift, gap)
 
-    return address_of(runs, 1)
+    return by_integers(runs, 1)
 
 
-def _steps(side: Any, kind: Any) -> int:
+def steps(panels: str, dtype: str) -> Code:
     """Packs rows along which k is contiguous."""
+    side, kind = SIDES[panels], np.dtype(dtype).type(0)
 
     def steps(given: int) -> None:
         """Some rows for all steps along k: squares where k is contiguous.
@@ -182,11 +176,12 @@ def _steps(side: Any, kind: Any) -> int:
                     move(side, kind, kind, from_, place + row * part, gap)
             at += count
 
-    return address_of(steps, 1)
+    return by_integers(steps, 1)
 
 
-def _squares(side: Any, kind: Any) -> int:
+def squares(panels: str, dtype: str) -> Code:
     """Packs rows whose neighbours are further on."""
+    side, kind = SIDES[panels], np.dtype(dtype).type(0)
 
     def squares(given: int) -> None:
         """For one step, rows and those ``apart`` from them, which are their neighbours mostly."""
@@ -211,11 +206,13 @@ def _squares(side: Any, kind: Any) -> int:
                     from_ = source + load(rows, each)
                     move(side, kind, kind, from_, load(there, each) + shift, gap)
 
-    return address_of(squares, 1)
+    return by_integers(squares, 1)
 
 
-def _elements(side: Any, source_kind: Any, kind: Any) -> int:
+def elements(panels: str, source: str, dtype: str) -> Code:
     """Packs rows from anywhere."""
+    side, kind = SIDES[panels], np.dtype(dtype).type(0)
+    source_kind = np.dtype(source).type(0)
 
     def elements(source: int, across: int, places: int, count: int, shift: int, gap: int) -> None:
         """Rows from anywhere, for one step along k."""
@@ -223,11 +220,12 @@ def _elements(side: Any, source_kind: Any, kind: Any) -> int:
             from_ = source + load(across, row)
             move(side, source_kind, kind, from_, load(places, row) + shift, gap)
 
-    return address_of(elements, 6)
+    return by_integers(elements, 6)
 
 
-def _zeros(side: Any, kind: Any) -> int:
+def zeros(panels: str, dtype: str) -> Code:
     """Packs rows that fill a panel."""
+    side, kind = SIDES[panels], np.dtype(dtype).type(0)
 
     def zeros(to: int, count: int, depth: int, pitch: int, gap: int) -> None:
         """Rows that fill a panel."""
@@ -236,13 +234,12 @@ def _zeros(side: Any, kind: Any) -> int:
             for row in range(count):
                 clear(side, kind, to + at * pitch + row * part, gap)
 
-    return address_of(zeros, 5)
+    return by_integers(zeros, 5)
 
 
-@cache
-def _multiplier(dtype: np.dtype[Any]) -> int:
-    """The address of a function that multiplies two panels, of the narrowest tile that does."""
-    kind = dtype.type(0)
+def multiplier(dtype: str) -> Code:
+    """Multiplies two panels by the narrowest tile that does."""
+    kind = np.dtype(dtype).type(0)
 
     def multiply(given: int) -> None:
         """d = [d +] alpha * a * b for as many rows and columns as ``given`` says first."""
@@ -262,13 +259,12 @@ def _multiplier(dtype: np.dtype[Any]) -> int:
         else:
             multiply_tile(kind, 1, 1, given)
 
-    return address_of(multiply, 1)
+    return by_integers(multiply, 1)
 
 
-@cache
-def _batch_joiner(dtype: np.dtype[Any]) -> int:
-    """The address of a function that writes the tiles of four batches that are neighbours in D."""
-    kind = dtype.type(0)
+def batch_joiner(dtype: str) -> Code:
+    """Writes the tiles of four batches that are neighbours in D."""
+    kind = np.dtype(dtype).type(0)
 
     def join(given: int) -> None:
         """d[batches, rows, columns] = [d +] the tiles, ``pitch`` bytes apart, squares turned."""
@@ -286,7 +282,7 @@ def _batch_joiner(dtype: np.dtype[Any]) -> int:
                     to = there + load(rows, row) + batch * size
                     join_element(kind, from_, to, add)
 
-    return address_of(join, 1)
+    return by_integers(join, 1)
 
 
 # --- packing ----------------------------------------------------------------------------------
@@ -689,37 +685,6 @@ def _part(table: int, begin: int, end: int, lane: int) -> None:
         at = stop
 
 
-@cache
-def _part_address() -> int:
-    return address_of(_part, PART_ARGUMENTS)
-
-
-def multiply_boxes(
-    a: np.dtype[Any], b: np.dtype[Any], dtype: np.dtype[Any], team: Team
-) -> BoxKernel:
-    """The function for operands of such types; what it needs is compiled when it is called."""
-
-    @cache
-    def kernels() -> tuple[Array, int]:
-        table = _kernels(a, b, dtype)
-        return table, address(table)
-
-    def run(given: Sequence[int], shares: int, wakes: bool) -> None:
-        team.run(_part_address(), (kernels()[1], *given), shares, shares, wakes)
-
-    return run
-
-
-def _kernels(a: np.dtype[Any], b: np.dtype[Any], dtype: np.dtype[Any]) -> Array:
-    """What is compiled for types: how A is packed, how B is, and what tiles are multiplied with."""
-    shape, size = tile_shape(dtype), dtype.itemsize
-    split = 2 if dtype.kind == "c" else 1
-    left = (shape.rows, shape.lanes, size, size // split, SQUARE // split, a == dtype)
-    right = (shape.columns, shape.grain, size, size, SQUARE, b == dtype)
-    tile = _multiplier(dtype), _batch_joiner(dtype)
-    rows = (
-        (*_packers(True, a, dtype), *left),
-        (*_packers(False, b, dtype), *right),
-        (*tile, *[0] * (ENTRIES - len(tile))),
-    )
-    return np.array(rows, np.int64)
+def part() -> Code:
+    """What a thread of a team does."""
+    return by_integers(_part, PART_ARGUMENTS)
