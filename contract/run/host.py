@@ -37,7 +37,7 @@ from contract.plan import (
 from contract.run.arrays import Arrays
 from contract.run.blas_threads import blas_threads
 from contract.run.compiled_code import Kernel, compiled_code
-from contract.run.executor import Footprint, Loaded, inside_range
+from contract.run.executor import Footprint, Loaded, Straight, inside_range
 from contract.run.host_arrays import HostArrays
 from contract.run.host_elementwise import prepare_elementwise, prepare_permute
 from contract.run.host_kernels import SMALL_ELEMENTS, HostKernels, strided_view
@@ -46,7 +46,6 @@ from contract.run.host_products import (
     FewSums,
     few_sums,
     is_small,
-    is_small_and_plain,
     plain_product,
     prepare_gemm,
     prepare_loops,
@@ -59,7 +58,7 @@ from contract.run.kernel_families import family_name, load_kernels
 from contract.run.memory import NOTHING, MemoryPool
 from contract.run.processor import has_wide_vectors, processor_name
 from contract.run.progress import counted
-from contract.run.quiet import quietly
+from contract.run.quiet import QUIET, quietly
 from contract.run.steps import Memory, Prepared, Run, Scalars
 from contract.run.workers import Workers
 from contract.workspace import rounded
@@ -70,6 +69,7 @@ NARROW_KERNELS = frozenset({"Haswell", "Zen"})  # OpenBLAS's for vectors of 256 
 # Of a result: the C library gives as much back to the system and asks for it anew, always or where
 # others use as much too, and a page fault for every 4 KiB of it takes longer than to write them.
 LENT_BYTES = 1 << 22
+NO_MEMORY = Memory(NOTHING, NOTHING)
 LONG_PATH = 16  # steps; only so many are worth a look at whether somebody waits for them
 
 
@@ -151,6 +151,20 @@ class LoadedPlan(Loaded):
             return
         with counted(self.runs, len(self.runs), "step") as runs:
             quietly(_run_each, runs, slots, scalars, memory)
+
+    def straight(self) -> Straight | None:
+        needed = self.required_workspace + self.tile_bytes
+        if len(self.runs) != 1 or needed or self.temporaries or self.sums is not None:
+            return None
+        (run,), alone, quiet = self.runs, self.addend_only, QUIET.copy
+
+        def straight(slots: Sequence[Array], scalars: Scalars) -> None:
+            if alone is not None and scalars[0] == 0:
+                quiet().run(alone, slots, scalars, NO_MEMORY)
+            else:
+                quiet().run(run, slots, scalars, NO_MEMORY)
+
+        return straight
 
     def trace(
         self, inputs: Sequence[Array], output: Array, addend: Array | None, scalars: Scalars
@@ -386,7 +400,7 @@ class HostExecutor:
         match step:
             case Gemm():
                 return _Part(step, "BLAS", prepare_gemm(plan, step, self.workers))
-            case Gett(panels=None) if is_small_and_plain(plan, step):
+            case Gett(panels=None) if is_small(step):
                 return _Part(step, "numpy", prepare_small(plan, step))
             case Gett():
                 return self._prepare_gett(plan, step, kernels)
