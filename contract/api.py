@@ -30,6 +30,7 @@ from contract.logging import LOGGER, UNWATCHED
 from contract.operators import Operator
 from contract.order import frozen
 from contract.plan import Plan
+from contract.planner import make_plan
 from contract.request import Options, Written, call_for, repeated
 from contract.run.arrays import Array, Arrays, Layout, is_array, require_one_kind
 from contract.run.call import Call
@@ -404,7 +405,9 @@ class ContractExpression:
         loaded = self._call.loaded
         if plot is not None:
             draw(loaded.plan, plot)
-        return "\n\n".join((*loaded.notes, explain(loaded.plans[0], measured)))
+        plan, machine = loaded.plans[0], self._handle.executor.machine
+        again = make_plan(plan.operation, plan.preference, machine)  # with all that was weighed
+        return "\n\n".join((*loaded.notes, explain(again, measured)))
 
     def _shortest_time(self, operands: Sequence[Any]) -> float:
         """Seconds of the fastest of a few calls."""

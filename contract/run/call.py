@@ -105,8 +105,8 @@ class Call:
         operation = loaded.plan.operation
         self.fresh_bytes = _spanned_bytes(operation.output.tensor)
         self.limit = limit
-        self.needed_bytes = fixed_bytes(operation, copied, None, addend) + loaded.own_bytes
-        self.needed_bytes += loaded.required_workspace + loaded.tile_bytes
+        self.needed_bytes = self.fresh_bytes + _copied_bytes(operation, copied, addend)
+        self.needed_bytes += loaded.own_bytes + loaded.required_workspace + loaded.tile_bytes
         self.in_place = frozenset.intersection(*map(_in_place, loaded.plans))
         plain = not copied and self.needed_bytes <= LARGE_BYTES
         plain = plain and not isinstance(operation, ElementwiseOperation)  # which scales by gamma
@@ -351,7 +351,13 @@ def fixed_bytes(
 ) -> int:
     """What a call allocates whatever its plan: a new result, copies of what is not describable."""
     needed = _spanned_bytes(operation.output.tensor) if out is None else 0
-    needed += sum(operation.inputs[at].tensor.packed_bytes for at in copied)
+    return needed + _copied_bytes(operation, copied, addend)
+
+
+def _copied_bytes(
+    operation: OperationDescriptor, copied: Sequence[int], addend: Layout | None
+) -> int:
+    needed = sum([operation.inputs[at].tensor.packed_bytes for at in copied])
     if addend is not None and not is_describable(addend):
         needed += prod(addend.shape) * addend.dtype.itemsize
     return needed

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from contract.compute import item_size
 from contract.descriptors import TensorDescriptor
 from contract.layout import fuse
 from contract.operators import Operator
@@ -33,7 +34,7 @@ from contract.run.steps import Direct, Memory, Prepared, Run, Scalars, share
 from contract.run.workers import Workers
 from contract.workspace import rounded
 
-__all__ = ["TilePass", "prepare_elementwise", "prepare_permute"]
+__all__ = ["TilePass", "prepare_elementwise", "prepare_permute", "small_pass_bytes"]
 
 BUFFERED_BYTES = 1 << 20  # of all buffers of a tile: the cache of a core
 PLAIN_BYTES = 1 << 21  # of one operand's tile where nothing is buffered: only calls cost
@@ -107,9 +108,14 @@ def _small(plan: Plan, step: Elementwise) -> Prepared:
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         combine([read(slots, scalars) for read in reads], write(slots[into]))
 
+    return Prepared(run, own=small_pass_bytes(plan, step))
+
+
+def small_pass_bytes(plan: Plan, step: Elementwise) -> int:
+    """What NumPy allocates for a small step: scaled, transformed and converted operands."""
     arrays = max(len(step.operators) - 1, 0) + sum(map(_small_arrays, step.sources))
-    arrays += sum(dtype != step.dtype for dtype in _types(plan, step))
-    return Prepared(run, own=arrays * prod(step.extents) * np.dtype(step.dtype).itemsize)
+    arrays += sum([dtype != step.dtype for dtype in _types(plan, step)])
+    return arrays * prod(step.extents) * item_size(step.dtype)
 
 
 def _types(plan: Plan, step: Elementwise) -> list[str]:

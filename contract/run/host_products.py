@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from contract.compute import is_blas_type
+from contract.compute import is_blas_type, item_size
 from contract.descriptors import Contraction, TensorDescriptor
 from contract.layout import is_packed, packed_strides
 from contract.operators import Operator
@@ -46,6 +46,8 @@ __all__ = [
     "prepare_gemm",
     "prepare_loops",
     "prepare_small",
+    "scaling_bytes",
+    "small_product_bytes",
 ]
 
 # A NumPy call is done before a compiled kernel has begun: with so many multiply-adds, in so many
@@ -93,7 +95,7 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
         share_product(scaled_product, workers, view_a(slots[a]), view_b(slots[b]), view_d(slots[d]))
 
     is_shared = step.extent(Kind.BATCH) > 1 or len(plan.steps) > 1 or blas_threads().exceeds
-    return Prepared(run_shared if is_shared else run, own=_scaling_bytes(plan, step))
+    return Prepared(run_shared if is_shared else run, own=scaling_bytes(plan, step))
 
 
 def _rows(step: Product) -> list[list[Loop]]:
@@ -118,7 +120,7 @@ def _scale(out: Array, alpha: Any) -> None:
         np.multiply(piece, alpha, out=piece, dtype=out.dtype, casting="unsafe")
 
 
-def _scaling_bytes(plan: Plan, step: Product) -> int:
+def scaling_bytes(plan: Plan, step: Product) -> int:
     """What NumPy may copy of a result with gaps, for it does not see that no elements overlap."""
     tensor = plan.slots[step.d].tensor
     return tensor.packed_bytes * (step.scaled and not is_packed(tensor.extents, tensor.steps))
@@ -132,9 +134,7 @@ def is_small(step: Product) -> bool:
 
 def prepare_small(plan: Plan, step: Gett) -> Prepared:
     """NumPy's own loops on views made the cheapest way: for small products calls are all."""
-    types = {plan.slots[slot].tensor.dtype for slot in (step.a, step.b, step.d)}
-    operators = {step.operator_a, step.operator_b}
-    if types != {step.dtype} or operators != {Operator.IDENTITY} or step.c is not None:
+    if not _is_in_place(plan, step):
         return _small_apart(plan, step)
     a, b, d, scaled = step.a, step.b, step.d, step.scaled
     of_a, of_b, of_d = _modes(step)
@@ -148,7 +148,24 @@ def prepare_small(plan: Plan, step: Gett) -> Prepared:
         if scaled:
             _scale(out, scalars[0])
 
-    return Prepared(run, own=_scaling_bytes(plan, step))
+    return Prepared(run, own=scaling_bytes(plan, step))
+
+
+def small_product_bytes(plan: Plan, step: Gett) -> int:
+    """What NumPy allocates for a small product."""
+    if _is_in_place(plan, step):
+        return scaling_bytes(plan, step)
+    own = sum([prod([step.loops[at].extent for at in modes]) for modes in _modes(step)])
+    each = step.operator_a, step.operator_b, step.operator_c
+    arrays = 3 + max([spare_elements(operator, 1) for operator in each])
+    return arrays * own * item_size(step.dtype)
+
+
+def _is_in_place(plan: Plan, step: Gett) -> bool:
+    """Whether NumPy's loops write the product where it belongs: one type, no operators, no C."""
+    types = {plan.slots[slot].tensor.dtype for slot in (step.a, step.b, step.d)}
+    operators = {step.operator_a, step.operator_b}
+    return types == {step.dtype} and operators == {Operator.IDENTITY} and step.c is None
 
 
 def _modes(step: Product) -> tuple[list[int], list[int], list[int]]:
@@ -176,10 +193,7 @@ def _small_apart(plan: Plan, step: Gett) -> Prepared:
             value = np.add(value, _scaled(read_c(slots[c]), scalars[1], dtype))
         np.copyto(view_d(slots[d]), value, casting="unsafe")
 
-    own = sum(prod(step.loops[at].extent for at in modes) for modes in (of_a, of_b, of_d))
-    operators = step.operator_a, step.operator_b, step.operator_c
-    arrays = 3 + max(spare_elements(each, 1) for each in operators)
-    return Prepared(run, own=arrays * own * dtype.itemsize)
+    return Prepared(run, own=small_product_bytes(plan, step))
 
 
 def _scaled(x: Array, factor: Any, dtype: np.dtype[Any]) -> Any:
@@ -306,7 +320,7 @@ def _direct_loops(
     def direct(inputs: Sequence[Array], out: Array, memory: Array) -> None:
         kernel(*flatten(inputs[step.a]), *flatten(inputs[step.b]), *flatten(out))
 
-    own = _scaling_bytes(plan, step)
+    own = scaling_bytes(plan, step)
     if workspace or tiles:
         return Prepared(run, workspace, tiles, own)
     return Prepared(run, own=own, direct=direct)
@@ -487,7 +501,6 @@ def few_sums(plan: Plan) -> FewSums | None:
         or order is None
         or operation.addend is not None
         or not _is_plain(operation)
-        or plain_product(plan) is not None
     ):
         return None
     operands = (*operation.inputs, operation.output)
