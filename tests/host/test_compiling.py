@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract import logging
+from contract import NotSupportedError, logging
 from contract.run import compiled_code as store
 from contract.run import compiler_process, switching
 from contract.run.compiled_code import CompiledCode, Kernel
@@ -24,7 +24,7 @@ BEGIN = """
 import json, os, sys, time
 import numpy as np
 import contract as ct
-from contract import logging
+from contract import NotSupportedError, logging
 from contract.run.compiled_code import compiled_code
 logging.set_file(os.devnull)
 logging.set_level(4)
@@ -332,6 +332,15 @@ def test_a_compiler_that_fails_is_logged_and_not_tried_again(
     assert len(lines) == 1
     assert FAILURES[program] in lines[0]
     assert all(str(kernel) in lines[0] for kernel in KERNELS)
+
+
+@pytest.mark.parametrize("executable", ["", "/opt/app/editor", None])
+def test_a_program_with_python_inside_is_not_begun_again(
+    executable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    with pytest.raises(NotSupportedError, match="no Python"):
+        compiler_process.CompilerProcess(sorted(KERNELS), None)
 
 
 def test_nobody_is_kept_by_a_wish(code: CompiledCode, monkeypatch: pytest.MonkeyPatch) -> None:
