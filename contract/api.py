@@ -22,7 +22,7 @@ from contract.evaluation import (
 )
 from contract.folding import fold
 from contract.handle import Handle
-from contract.interop import evaluate
+from contract.interop import evaluate, joined
 from contract.logging import LOGGER, UNWATCHED
 from contract.operators import Operator
 from contract.order import frozen
@@ -413,7 +413,7 @@ class ContractExpression:
             raise InvalidValueError(
                 f"The expression takes {len(self._variable)} operands: {len(operands)} were given."
             )
-        given = self._with_constants(operands, constants)
+        given = joined(self._with_constants(operands, constants))
         require_kind(self._arrays, given)
         every = [_kept(self._arrays, x) for x in given]
         for at in self._variable:

@@ -228,8 +228,9 @@ class HostExecutor:
         calibrations: Callable[[], Path | None] = lambda: None,
         check: bool = False,
         waits: bool = True,
+        most_threads: int = 0,
     ) -> None:
-        self.workers = Workers(threads or None)
+        self.workers = Workers(threads or None, most_threads)
         self.pool = MemoryPool()
         self._numpy = load_kernels("numpy", self.workers)
         self._family = kernels

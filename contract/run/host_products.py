@@ -92,7 +92,7 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
 
         share_product(scaled_product, workers, view_a(slots[a]), view_b(slots[b]), view_d(slots[d]))
 
-    is_shared = step.extent(Kind.BATCH) > 1 or len(plan.steps) > 1
+    is_shared = step.extent(Kind.BATCH) > 1 or len(plan.steps) > 1 or blas_threads().exceeds
     return Prepared(run_shared if is_shared else run, own=_scaling_bytes(plan, step))
 
 
@@ -349,7 +349,7 @@ def plain_product(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
     if batch or not (m and n and k):
         return None
     products = m[0].extent * n[0].extent * k[0].extent
-    if products > longest_slice(step.dtype):
+    if products > longest_slice(step.dtype) or blas_threads().exceeds:
         return None
     a, b = step.a, step.b
     match (m[0].d, n[0].d):

@@ -377,7 +377,8 @@ class Team:
         the same time have different lanes: 0 is the caller's, others are below the number of
         threads and of parts. With ``wakes`` threads that sleep take part; the rest does if awake.
         """
-        wanted = 0 if self.workers.is_inside() else min(self._count, parts - 1)
+        alone = parts == 1 or self._count == 0 or self.workers.is_inside()
+        wanted = 0 if alone else min(self.workers.now(), parts) - 1
         count = self._count if wanted else 0
         work = np.array([0, parts, total, function, *arguments], np.int64)
         forks = self._forks
