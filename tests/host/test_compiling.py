@@ -154,6 +154,30 @@ def test_what_is_compiled_is_logged_with_its_seconds(tmp_path: Path) -> None:
     assert line.endswith(" s")
 
 
+def test_what_is_found_on_disk(tmp_path: Path) -> None:
+    """A function for its own types, made of the same sources, and nothing else."""
+    program = """
+    from contract.run import code_folder, numba_integers, numba_tools
+
+    def is_kept(width):
+        try:
+            numba_tools.kept(numba_integers.wrapping(width))
+        except numba_tools.NotKeptError:
+            return False
+        return True
+
+    if sys.argv[1:]:
+        code_folder._fingerprint = lambda: sys.argv[1]
+    print(is_kept(1), is_kept(8), end=" ")
+    numba_tools.made(numba_integers.wrapping(1))
+    print(is_kept(1), is_kept(8))
+    """
+    assert ran(program, tmp_path) == ["False False True False"]
+    assert ran(program, tmp_path) == ["True False True False"]
+    other = "sys.argv.append('another version')\n" + textwrap.dedent(program)
+    assert ran(other, tmp_path) == ["False False True False"]
+
+
 def test_processes_compile_nothing_twice(tmp_path: Path) -> None:
     program = """
     turn()
