@@ -9,9 +9,11 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from contract.config import compiler_environment
+from contract.errors import NotSupportedError
 
 __all__ = ["CompilerProcess"]
 
@@ -32,7 +34,7 @@ class CompilerProcess:
 
     def __init__(self, kernels: Sequence[tuple[Any, ...]], folder: str | None) -> None:
         self.problem = ""
-        command = [sys.executable, "-P", "-c", PROGRAM]
+        command = [_interpreter(), "-P", "-c", PROGRAM]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -100,3 +102,11 @@ class CompilerProcess:
     def _give_up(self) -> None:
         self.problem = f"the compiler said nothing for {PATIENCE:.0f} s"
         self._process.kill()
+
+
+def _interpreter() -> str:
+    """Python; a program that has it inside would begin once more, and is not asked to."""
+    name = Path(sys.executable or "").stem.lower()
+    if getattr(sys, "frozen", False) or not name.startswith(("python", "pypy")):
+        raise NotSupportedError(f"{sys.executable!r} is no Python that could compile.")
+    return sys.executable

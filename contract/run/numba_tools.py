@@ -116,7 +116,7 @@ def kept(code: Code) -> Any:
             return _address(_KeptFunction, code)
         case FromPython():
             for function, kinds in code.functions:
-                if not function.overloads and not _is_kept(function, kinds):
+                if kinds not in function.overloads and not _is_kept(function, kinds):
                     raise NotKeptError
             return made(code)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract import logging
+from contract import NotSupportedError, logging
 from contract.run import compiled_code as store
 from contract.run import compiler_process, switching
 from contract.run.compiled_code import CompiledCode, Kernel
@@ -24,7 +24,7 @@ BEGIN = """
 import json, os, sys, time
 import numpy as np
 import contract as ct
-from contract import logging
+from contract import NotSupportedError, logging
 from contract.run.compiled_code import compiled_code
 logging.set_file(os.devnull)
 logging.set_level(4)
@@ -152,6 +152,30 @@ def test_what_is_compiled_is_logged_with_its_seconds(tmp_path: Path) -> None:
     (line,) = ran(program, tmp_path)
     assert line.startswith("compiled numba_")
     assert line.endswith(" s")
+
+
+def test_what_is_found_on_disk(tmp_path: Path) -> None:
+    """A function for its own types, made of the same sources, and nothing else."""
+    program = """
+    from contract.run import code_folder, numba_integers, numba_tools
+
+    def is_kept(width):
+        try:
+            numba_tools.kept(numba_integers.wrapping(width))
+        except numba_tools.NotKeptError:
+            return False
+        return True
+
+    if sys.argv[1:]:
+        code_folder._fingerprint = lambda: sys.argv[1]
+    print(is_kept(1), is_kept(8), end=" ")
+    numba_tools.made(numba_integers.wrapping(1))
+    print(is_kept(1), is_kept(8))
+    """
+    assert ran(program, tmp_path) == ["False False True False"]
+    assert ran(program, tmp_path) == ["True False True False"]
+    other = "sys.argv.append('another version')\n" + textwrap.dedent(program)
+    assert ran(other, tmp_path) == ["False False True False"]
 
 
 def test_processes_compile_nothing_twice(tmp_path: Path) -> None:
@@ -332,6 +356,15 @@ def test_a_compiler_that_fails_is_logged_and_not_tried_again(
     assert len(lines) == 1
     assert FAILURES[program] in lines[0]
     assert all(str(kernel) in lines[0] for kernel in KERNELS)
+
+
+@pytest.mark.parametrize("executable", ["", "/opt/app/editor", None])
+def test_a_program_with_python_inside_is_not_begun_again(
+    executable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    with pytest.raises(NotSupportedError, match="no Python"):
+        compiler_process.CompilerProcess(sorted(KERNELS), None)
 
 
 def test_nobody_is_kept_by_a_wish(code: CompiledCode, monkeypatch: pytest.MonkeyPatch) -> None:
