@@ -32,6 +32,7 @@ from contract.errors import (
     UnsupportedTypeError,
 )
 from contract.handle import Handle, default_handle
+from contract.interop import prepare_libraries
 from contract.numpy_einsum import einsum, einsum_path
 from contract.numpy_functions import tensordot, transpose
 from contract.operators import BinaryOperator, Operator
@@ -41,6 +42,7 @@ from contract.version import VERSION
 
 __version__ = VERSION
 
+prepare_libraries()
 __all__ = [
     "Algo",
     "ArchMismatchError",

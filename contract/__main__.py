@@ -1,10 +1,11 @@
-"""The command line: expressions on files, plans explained, a demo, plans on disk, calibration.
+"""The command line: expressions on files, plans explained, a demo, plans on disk, warming up.
 
     python -m contract "abc,kb->ac" A.npy B.npy -o C.npy
     python -m contract explain "abc,kb->ac" a=64,b=32,c=8,k=16
     python -m contract demo --size medium
     python -m contract cache show
     python -m contract calibrate
+    python -m contract warmup
 
 A first argument that is the name of a subcommand is one; anything else is an expression.
 Exit codes: 0 done, 1 a check of the demo failed, 2 refused (one line on stderr), 130 interrupted,
@@ -46,8 +47,10 @@ from contract.plan_files import Record, identity_of, plan_files_in, read_plans
 from contract.planner import operation_extents
 from contract.run.calibrating import Calibration, calibrated
 from contract.run.host import HostExecutor
+from contract.run.progress import counted, has_bars
 from contract.sizes import memory_amount
 from contract.text import Row, aligned, count, seconds
+from contract.warmup import COMMON, common_kernels, warm_up
 
 __all__ = ["main"]
 
@@ -357,7 +360,7 @@ def _calibrate(arguments: list[str]) -> int:
     options = _calibrate_parser().parse_args(arguments)
     directory = options.directory or user_cache_directory()
     progress = demo.Progress(sys.stderr)
-    with Handle() as handle:
+    with Handle(compile="wait") as handle:
         executor = handle.executor
         assert isinstance(executor, HostExecutor)
         path = calibration_path(directory, executor.processor)
@@ -398,11 +401,28 @@ def _measure(constant: float) -> str:
     return f"{count(constant)}/s" if constant > 1e3 else f"{constant:.2f}"
 
 
+# --- warmup -----------------------------------------------------------------------------------
+
+
+def _warmup(arguments: list[str]) -> int:
+    options = _warmup_parser().parse_args(arguments)
+    with Handle(kernels="numba", compile="wait") as handle:
+        kernels = common_kernels(handle, options.types or COMMON)
+        if not has_bars():
+            _show(f"{len(kernels)} functions, some seconds each; a bar would need tqdm")
+        with counted(kernels, len(kernels), "function") as shown:
+            found = warm_up(shown)
+    took = f"compiled {found.compiled} functions in {found.seconds:.0f} s"
+    _show(f"{took}, {found.there} were there")
+    return OK
+
+
 SUBCOMMANDS: dict[str, Callable[[list[str]], int]] = {
     "explain": _explain,
     "demo": _demo,
     "cache": _cache,
     "calibrate": _calibrate,
+    "warmup": _warmup,
 }
 
 
@@ -503,6 +523,16 @@ def _calibrate_parser() -> _Parser:
     )
     parser.add_argument(
         "--remove", action="store_true", help="use the built-in model again, measure nothing"
+    )
+    return parser
+
+
+def _warmup_parser() -> _Parser:
+    parser = _parser(
+        "contract warmup", "Compile what common calls need, once on a machine; about a minute."
+    )
+    parser.add_argument(
+        "types", nargs="*", metavar="TYPE", help=f"data types; else {', '.join(COMMON)}"
     )
     return parser
 

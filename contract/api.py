@@ -1,6 +1,6 @@
 """The public verbs of the engine: contract, and contract_expression to plan once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from typing import Any
@@ -10,7 +10,6 @@ import numpy as np
 from contract.call_text import said
 from contract.compute import ComputeType
 from contract.descriptors import PlanPreference, TensorDescriptor
-from contract.distributed import spread
 from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.evaluation import (
     beta_of,
@@ -23,7 +22,7 @@ from contract.evaluation import (
 )
 from contract.folding import fold
 from contract.handle import Handle
-from contract.interop import evaluate
+from contract.interop import evaluate, joined
 from contract.logging import LOGGER, UNWATCHED
 from contract.operators import Operator
 from contract.order import frozen
@@ -36,10 +35,12 @@ from contract.run.graph import CapturedContraction
 from contract.run.libraries import library_of, numpy_type
 from contract.run.picture import draw
 from contract.run.progress import reporting
+from contract.whole import allowed, read_as, while_compiling, whole
 
 __all__ = ["ContractExpression", "contract", "contract_expression", "contract_trinary"]
 
 
+@whole
 def contract(
     expression: Any,
     *operands: Any,
@@ -116,10 +117,18 @@ def contract(
             slices=cuts_of(slices),
         )
         scalars = alpha, beta_of(c, beta), 0
-        by = None if executor is None else partial(spread, executor, handle)
+        by = None if executor is None else _spread(executor, handle)
         return evaluate(handle, written, arrays, options, out, c, scalars, stream, by)
 
 
+def _spread(executor: Any, handle: Handle) -> Callable[[Call], Call]:
+    """What lets workers compute the slices of a call."""
+    from contract.distributed import spread  # few programs have workers
+
+    return partial(spread, executor, handle)
+
+
+@whole
 def contract_trinary(
     expression: Any, *operands: Any, d: Any = None, beta: complex | None = None, **options: Any
 ) -> Array:
@@ -274,6 +283,7 @@ class ContractExpression:
         self._layouts = [layouts[at] for at in folded.kept]
         self._layouts += map(self._arrays.layout, folded.constants)
         self._variable = [at for at, x in enumerate(fixed) if x is None]
+        self._unread: Callable[..., Any]
         self._call: Call
         self._tuning: bool
         self._signature: list[Any] | None
@@ -307,7 +317,7 @@ class ContractExpression:
         if out is None and c is None and beta is None and stream is None and not LOGGER.active:
             arrays: Sequence[Any] = operands
             if self._constants and len(operands) == len(self._variable):
-                arrays = self._with_constants(operands)
+                arrays = self._with_constants(operands, self._constants)
             if self._arrays.layouts(arrays) == self._signature:
                 return self._call.fresh(arrays, alpha)
         asked: dict[str, Any] = {}
@@ -318,12 +328,9 @@ class ContractExpression:
             if handle is not self._handle:
                 planned = self._planned_for(handle)
                 return planned(*operands, out=out, c=c, alpha=alpha, beta=beta, stream=stream)
-            arrays = self._checked(operands)
-            scalars = alpha, beta_of(c, beta), 0
-            written, options = self._written, self._options
-            by = None if self._executor is None else partial(spread, self._executor, handle)
+            arrays = self._checked(operands, self._constants)
             with reporting(self._progress):
-                result = evaluate(handle, written, arrays, options, out, c, scalars, stream, by)
+                result = self._evaluated(handle, arrays, out, c, alpha, beta, stream)
             if self._tuning:
                 self._plan()
             return result
@@ -352,7 +359,7 @@ class ContractExpression:
                 return planned.capture(
                     *operands, out=out, c=c, alpha=alpha, beta=beta, stream=stream
                 )
-            arrays = self._checked(operands)
+            arrays = self._checked(operands, self._constants)
             scalars = alpha, beta_of(c, beta), 0
             with self._arrays.on(stream):
                 call = bound_call(handle, self._written, arrays, self._options, out, c, scalars)
@@ -396,19 +403,17 @@ class ContractExpression:
             )
         return self._elsewhere[handle]
 
-    def _with_constants(self, operands: Sequence[Any]) -> list[Any]:
+    def _with_constants(self, operands: Sequence[Any], constants: Mapping[int, Any]) -> list[Any]:
         given = iter(operands)
-        return [
-            self._constants[at] if at in self._constants else next(given)
-            for at in range(len(self._layouts))
-        ]
+        places = range(len(self._layouts))
+        return [constants[at] if at in constants else next(given) for at in places]
 
-    def _checked(self, operands: Sequence[Any]) -> list[Any]:
+    def _checked(self, operands: Sequence[Any], constants: Mapping[int, Any]) -> list[Any]:
         if len(operands) != len(self._variable):
             raise InvalidValueError(
                 f"The expression takes {len(self._variable)} operands: {len(operands)} were given."
             )
-        given = self._with_constants(operands)
+        given = joined(self._with_constants(operands, constants))
         require_kind(self._arrays, given)
         every = [_kept(self._arrays, x) for x in given]
         for at in self._variable:
@@ -425,3 +430,52 @@ class ContractExpression:
                     f"{name} was planned with type {dtype.name}: it has {found.name}."
                 )
         return every
+
+    def _evaluated(
+        self,
+        handle: Handle,
+        arrays: Sequence[Any],
+        out: Any = None,
+        c: Any = None,
+        alpha: complex = 1,
+        beta: complex | None = None,
+        stream: Any = None,
+    ) -> Any:
+        scalars = alpha, beta_of(c, beta), 0
+        by = None if self._executor is None else _spread(self._executor, handle)
+        return evaluate(handle, self._written, arrays, self._options, out, c, scalars, stream, by)
+
+    def _traced(self, constants: Sequence[Any], *operands: Any, **options: Any) -> Any:
+        """The call in a graph, where the constants are inputs as well."""
+        handle = self._handle if self._bound else handle_for(None, operands)
+        arrays = self._checked(operands, dict(zip(self._constants, constants, strict=True)))
+        return self._evaluated(handle, arrays, **options)
+
+
+@while_compiling
+def _allow(expression: ContractExpression) -> None:
+    expression._unread = allowed(lambda *given, **options: expression._traced(*given, **options))
+
+
+def _read_in_place(expression: ContractExpression, *operands: Any, **options: Any) -> Any:
+    """What torch.compile reads in the place of an expression's call."""
+    _allow(expression)
+    return expression._unread(tuple(expression._constants.values()), *operands, **options)
+
+
+read_as(ContractExpression.__call__, _read_in_place)
+
+
+@whole
+def _made_and_called(
+    given: Sequence[Any], options: Any, operands: Sequence[Any], others: Any
+) -> Array:
+    return contract_expression(*given, **options)(*operands, **others)
+
+
+def _made_when_called(*given: Any, **options: Any) -> Any:
+    """What torch.compile reads in the place of ``contract_expression``."""
+    return lambda *operands, **others: _made_and_called(given, options, operands, others)
+
+
+read_as(contract_expression, _made_when_called)

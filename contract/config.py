@@ -12,6 +12,7 @@ __all__ = [
     "LogSettings",
     "Settings",
     "Variable",
+    "compiler_environment",
     "kernel_directory",
     "user_cache_directory",
 ]
@@ -38,10 +39,23 @@ CACHE_LINES = Variable(
 NUM_THREADS = Variable(
     "CONTRACT_NUM_THREADS", "threads of the host kernels; 0: one for each usable core", "0"
 )
+OPENBLAS_THREADS = Variable(
+    "OPENBLAS_NUM_THREADS",
+    "threads of the host kernels, and of BLAS, at most; CONTRACT_NUM_THREADS wins over it",
+    "",
+)
+OMP_THREADS = Variable(
+    "OMP_NUM_THREADS", "the same, where OPENBLAS_NUM_THREADS is unset; of a list the first", ""
+)
 HOST_KERNELS = Variable(
     "CONTRACT_HOST_KERNELS",
     "auto, numba or numpy: which host kernels move, reduce and multiply data",
     "auto",
+)
+COMPILE = Variable(
+    "CONTRACT_COMPILE",
+    "background: calls run on NumPy's kernels while others are compiled; wait: they wait",
+    "background",
 )
 HOPPER = Variable(
     "CONTRACT_HOPPER",
@@ -88,7 +102,10 @@ VARIABLES = (
     DISABLE_PLAN_CACHE,
     CACHE_LINES,
     NUM_THREADS,
+    OPENBLAS_THREADS,
+    OMP_THREADS,
     HOST_KERNELS,
+    COMPILE,
     HOPPER,
     TF32_OVERRIDE,
     CACHE,
@@ -121,7 +138,9 @@ class Settings:
     plan_cache: bool = True
     cache_lines: int = 4096
     threads: int = 0
+    most_threads: int = 0
     kernels: str = "auto"
+    compile: str = "background"
     hopper: bool = False
     tf32: bool = True
     cache_directory: Path | None = None
@@ -140,7 +159,9 @@ class Settings:
             plan_cache=not _integer(values, DISABLE_PLAN_CACHE, maximum=1),
             cache_lines=_integer(values, CACHE_LINES, maximum=MOST_LINES),
             threads=_integer(values, NUM_THREADS, maximum=4096),
+            most_threads=_count(values, OPENBLAS_THREADS) or _count(values, OMP_THREADS),
             kernels=_choice(values, HOST_KERNELS, ("auto", "numba", "numpy")),
+            compile=_choice(values, COMPILE, ("background", "wait")),
             hopper=bool(_integer(values, HOPPER, maximum=1)),
             tf32=values.get(TF32_OVERRIDE.name, TF32_OVERRIDE.default) != "0",
             cache_directory=_cache_directory(values.get(CACHE.name) or CACHE.default),
@@ -166,6 +187,14 @@ def kernel_directory() -> Path | None:
     if os.environ.get("CUPY_CACHE_IN_MEMORY") == "1":
         return None
     return Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
+
+
+def compiler_environment(folder: str | None) -> dict[str, str]:
+    """What a process that compiles is told; Numba keeps what it compiles in ``folder`` if given."""
+    told = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    if folder is not None:
+        told["NUMBA_CACHE_DIR"] = folder
+    return {**os.environ, **told}
 
 
 def _cache_directory(text: str) -> Path | None:
@@ -196,6 +225,12 @@ def _integer(values: Mapping[str, str], variable: Variable, maximum: int) -> int
             f"{variable.name} takes an integer from 0 to {maximum}: it is {text!r}."
         )
     return int(text)
+
+
+def _count(values: Mapping[str, str], variable: Variable) -> int:
+    """The first of a list of numbers; 0 for what says nothing, as it does to other libraries."""
+    first = values.get(variable.name, variable.default).split(",")[0].strip()
+    return int(first) if first.isdecimal() and len(first) <= MOST_DIGITS else 0
 
 
 def _choice(values: Mapping[str, str], variable: Variable, choices: tuple[str, ...]) -> str:

@@ -11,10 +11,12 @@ from contract.handle import Handle
 from contract.logging import LOGGER, UNWATCHED
 from contract.run.arrays import Array
 from contract.run.libraries import library_of
+from contract.whole import whole
 
 __all__ = ["convert_layout"]
 
 
+@whole
 def convert_layout(
     x: Any, source: str, target: str, *, handle: Handle | None = None, stream: Any = None
 ) -> Array:

@@ -20,10 +20,12 @@ from contract.operators import BinaryOperator, Operator, binary
 from contract.order import frozen
 from contract.request import Combination, Options, Reducing, Written
 from contract.run.arrays import Array
+from contract.whole import whole
 
 __all__ = ["elementwise_binary", "elementwise_trinary", "permute", "reduce"]
 
 
+@whole
 def permute(
     expression: Any,
     *operands: Any,
@@ -64,6 +66,7 @@ def permute(
         return evaluate(handle, written, arrays, options, out, None, scalars, stream)
 
 
+@whole
 def reduce(
     expression: Any,
     *operands: Any,
@@ -100,6 +103,7 @@ def reduce(
         return evaluate(handle, written, arrays, options, out, c, scalars, stream)
 
 
+@whole
 def elementwise_binary(
     expression: Any,
     *operands: Any,
@@ -143,6 +147,7 @@ def elementwise_binary(
         return evaluate(handle, written, arrays, options, out, None, scalars, stream)
 
 
+@whole
 def elementwise_trinary(
     expression: Any,
     *operands: Any,

@@ -1,8 +1,9 @@
-"""The gradient of a product in one of its operands: a product of the cotangent and the others.
+"""The derivatives of a product in one of its operands: products with the other operands.
 
 D = alpha * op_0(T_0) * ... * op_n(T_n), summed over modes, has in T_i the gradient
 G * alpha * prod_{j != i} op_j(T_j) * op_i'(T_i), with the modes of T_i, G the cotangent of D.
 Repeated modes change sides: what takes a diagonal of T_i writes it in the gradient.
+Where T_i has the tangent t_i, D has alpha * prod_{j != i} op_j(T_j) * op_i'(T_i) * t_i.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +13,9 @@ from contract.errors import NotSupportedError
 from contract.expression import Expression, mode_extents
 from contract.operators import Operator, conjugated
 
-__all__ = ["COTANGENT", "Factor", "Gradient", "gradient"]
+__all__ = ["GIVEN", "Derivative", "Factor", "gradient", "tangent"]
 
-COTANGENT = -1  # stands for G among the numbers of operands
+GIVEN = -1  # stands for G or t_i among the numbers of operands
 Modes = tuple[int, ...]
 
 # op'(x) = factor * product of operators on x
@@ -34,7 +35,7 @@ DERIVATIVES: Mapping[Operator, tuple[int, tuple[Operator, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """One operand of a gradient: the number of a tensor, or COTANGENT."""
+    """One operand of a derivative: the number of a tensor, or GIVEN."""
 
     tensor: int
     modes: Modes
@@ -42,11 +43,11 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True)
-class Gradient:
+class Derivative:
     """A product with the modes ``output``, times alpha (its conjugate) and ``scale``.
 
     ``ones`` are modes and ``extents`` their extents: those that no factor has in full, along
-    which the gradient is constant.
+    which the derivative is constant.
     """
 
     factors: tuple[Factor, ...]
@@ -63,7 +64,7 @@ def gradient(
     operators: Sequence[Operator],
     at: int,
     conjugates: bool,
-) -> Gradient:
+) -> Derivative:
     """The gradient in operand ``at``: by the derivative, or where asked by its conjugate.
 
     NotSupportedError for operators whose derivative is no product of operators.
@@ -76,7 +77,7 @@ def gradient(
     own = _own_modes(expression, shapes)
     output = own[at]
     factors = (
-        Factor(COTANGENT, expression.output, Operator.CONJ if turned else Operator.IDENTITY),
+        Factor(GIVEN, expression.output, Operator.CONJ if turned else Operator.IDENTITY),
         *(
             Factor(j, expression.inputs[j], conjugated(operators[j]) if flipped else operators[j])
             for j in others
@@ -86,7 +87,24 @@ def gradient(
     full = set(expression.output).union(*(set(expression.inputs[j]) & set(own[j]) for j in others))
     full.update(output if derivative else ())
     extents = {m: n for m, n in zip(output, shapes[at], strict=True) if m not in full}
-    return Gradient(factors, output, tuple(extents), tuple(extents.values()), scale, flipped)
+    return Derivative(factors, output, tuple(extents), tuple(extents.values()), scale, flipped)
+
+
+def tangent(expression: Expression, operators: Sequence[Operator], at: int) -> Derivative:
+    """What a tangent of operand ``at`` contributes to that of the product.
+
+    NotSupportedError for operators whose derivative is no product of operators.
+    """
+    operator = operators[at]
+    scale, derivative = _derivative(operator, at)
+    turned = operator is Operator.CONJ
+    modes = expression.inputs
+    factors = (
+        *(Factor(j, modes[j], operators[j]) for j in range(len(modes)) if j != at),
+        Factor(GIVEN, modes[at], Operator.CONJ if turned else Operator.IDENTITY),
+        *(Factor(at, modes[at], each) for each in derivative),
+    )
+    return Derivative(factors, expression.output, (), (), scale, False)
 
 
 def _derivative(operator: Operator, at: int) -> tuple[int, tuple[Operator, ...]]:

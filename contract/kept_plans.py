@@ -60,13 +60,13 @@ class KeptPlans:
             _save(self._store)
 
     def write(self, path: Path, plans: Iterable[tuple[PlanPreference, Loaded]]) -> int:
-        """Write those plans that are settled, whole and storable to a file; their number."""
-        settled = [
+        """Write those plans that are decided, whole and storable to a file; their number."""
+        decided = [
             Record.of(preference, loaded.plan, loaded.measured)
             for preference, loaded in plans
-            if loaded.settled and loaded.plans == (loaded.plan,)
+            if loaded.decided and loaded.plans[0] == loaded.plan
         ]
-        records = [each for each in settled if is_storable(each, Record)]
+        records = [each for each in decided if is_storable(each, Record)]
         write_plans(path, records, self._executor.identity)
         return len(records)
 

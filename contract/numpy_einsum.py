@@ -26,6 +26,7 @@ from contract.run.arrays import Array, Arrays, Layout, is_array, is_overridden
 from contract.run.call import Call, check_output_type
 from contract.run.libraries import library_among, numpy_type
 from contract.run.numpy_products import einsum as numpy_einsum
+from contract.whole import whole
 
 __all__ = ["einsum", "einsum_path"]
 
@@ -33,6 +34,7 @@ NUMPY_LABELS = 52
 _CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
 
 
+@whole
 def einsum(
     *operands: Any,
     out: Any = None,

@@ -14,10 +14,12 @@ from contract.errors import InvalidValueError
 from contract.run.arrays import Array, is_overridden
 from contract.run.libraries import library_of
 from contract.run.numpy_products import tensordot as numpy_tensordot
+from contract.whole import whole
 
 __all__ = ["tensordot", "transpose"]
 
 
+@whole
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Array:
     """The sum over ``axes`` of a and of b: the other axes of a, then those of b.
 
@@ -48,6 +50,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Array:
     return contract(a, left, b, right, output, order="K")
 
 
+@whole
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
     """A view of ``a`` with its axes in another order; reversed if none is given."""
     library = library_of(a)

@@ -54,6 +54,7 @@ class DeviceArrays:
             return x
         library = library_of(x)
         if library is not None:
+            library.require_plain(x)
             return library.native(x)
         return self._strided(x, x.shape, x.strides, x.dtype)
 

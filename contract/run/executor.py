@@ -12,6 +12,7 @@ from contract.descriptors import TensorDescriptor
 from contract.logging import LOGGER, Level, Ranges
 from contract.plan import Gett, Plan, Step
 from contract.run.arrays import Array, Arrays
+from contract.run.compiled_code import Kernel
 from contract.sizes import ADDRESSABLE_BYTES
 
 __all__ = [
@@ -68,6 +69,11 @@ class Loaded(ABC):
     @property
     def settled(self) -> bool:
         """Whether every call runs the same plan from now on."""
+        return True
+
+    @property
+    def decided(self) -> bool:
+        """Whether ``plan`` is the one that stays."""
         return True
 
     @property
@@ -205,6 +211,12 @@ class Executor(Protocol):
     def machine(self) -> Machine: ...
     @property
     def identity(self) -> Identity: ...
+    @property
+    def stand_in(self) -> "Executor | None":
+        """Runs plans while others are compiled; None where every plan is ready at once."""
+
+    def missing(self, loaded: Loaded) -> frozenset[Kernel]:
+        """What a plan needs, if some of that is not there yet."""
 
     def load(self, plan: Plan, measured: float | None = None) -> Loaded:
         """Prepare every step of ``plan``, which is known to take ``measured`` seconds."""

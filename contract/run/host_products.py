@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from itertools import product
+from functools import cache
 from math import prod
 from string import ascii_letters
 from typing import Any, Literal
@@ -24,14 +23,13 @@ from contract.plan import (
     Product,
     Source,
     View,
-    step_slots,
 )
 from contract.run.blas_threads import blas_threads
 from contract.run.host_elementwise import TilePass
 from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
-from contract.run.host_kernels import PARALLEL_BYTES, HostKernels, ProductKernel, flatten
+from contract.run.host_kernels import HostKernels, ProductKernel, flatten
 from contract.run.host_views import Array, Viewer, compact_strides, slabs, viewer
-from contract.run.matrix_slices import in_slices, longest_slice, pieces
+from contract.run.matrix_slices import in_slices, longest_slice, share_product
 from contract.run.memory import Cutter
 from contract.run.numpy_products import einsum, matmul
 from contract.run.quiet import QUIET
@@ -54,9 +52,6 @@ __all__ = [
 # runs of the longest loop.
 SMALL_PRODUCT = 1 << 15
 SMALL_RUNS = 1 << 6
-BATCH_PRODUCTS = 1 << 23  # from here on a batch of products is spread over our threads,
-BATCH_PARTS = 8  # if it has that many parts; fewer have BLAS's threads, whatever the number of ours
-PART_PRODUCTS = 1 << 20  # a smaller part is done before another thread has begun
 # From here on BLAS may use its threads: products of two matrices, and of a matrix and a vector.
 BLAS_SHARES, VECTOR_SHARES = 1 << 14, 1 << 12
 SUMMED_BLOCK = 1 << 13  # elements of D summed in cache before they are finished
@@ -69,9 +64,8 @@ Index = Any  # what NumPy takes a view by
 def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
     """BLAS on views of the operands.
 
-    Its threads wait for more work, each taking a core, for a tenth of a second. Where other steps
-    of the plan need the cores, and for long batches, our threads call it instead, each for a block
-    of D.
+    Its threads take a core each while they wait for more: for batches, and where the plan has other
+    steps, our threads call it.
     """
     batch, m, n, k = _rows(step)
     batch.reverse()  # the table has the outermost last
@@ -90,53 +84,16 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
         if scaled:
             _scale(out, scalars[0])
 
-    def run_apart(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
-        left, right, out = view_a(slots[a]), view_b(slots[b]), view_d(slots[d])
+    def run_shared(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        def scaled_product(left: Array, right: Array, out: Array) -> None:
+            product_of(left, right, out)
+            if scaled:
+                _scale(out, scalars[0])
 
-        def part(in_a: Index, in_b: Index, in_d: Index) -> None:
-            block = out[in_d]
-            with np.errstate(all="ignore"):  # a thread has settings of its own
-                product_of(left[in_a], right[in_b], block)
-                if scaled:
-                    _scale(block, scalars[0])
+        share_product(scaled_product, workers, view_a(slots[a]), view_b(slots[b]), view_d(slots[d]))
 
-        blas_threads().alone(partial(workers.map, part, blocks))
-
-    blocks = _blocks_for_threads(plan, step, batch, workers)
-    return Prepared(run_apart if blocks else run, own=_scaling_bytes(plan, step))
-
-
-def _blocks_for_threads(
-    plan: Plan, step: Gemm, batch: Sequence[Loop], workers: Workers
-) -> list[tuple[Index, Index, Index]]:
-    """Where the blocks of A, B and D lie that our threads multiply; none: BLAS has its own."""
-    products = prod([loop.extent for loop in step.loops])
-    if batch and batch[0].extent >= BATCH_PARTS and products > BATCH_PRODUCTS:
-        parts = [slice(*each) for each in workers.split(batch[0].extent, 1)]
-        return [(each, each, each) for each in parts]
-    if not _shares_cores(plan):
-        return []
-    threads = workers.parts(products, PART_PRODUCTS)
-    return [
-        ((..., rows, slice(None)), (..., slice(None), columns), (..., rows, columns))
-        for rows, columns in _blocks(step.extent(Kind.M), step.extent(Kind.N), threads)
-    ]
-
-
-def _shares_cores(plan: Plan) -> bool:
-    """Whether steps besides matrix products move so much that our threads share it."""
-    return any(
-        not isinstance(step, Gemm)
-        and any(plan.slots[slot].bytes >= PARALLEL_BYTES for slot in step_slots(step))
-        for step in plan.steps
-    )
-
-
-def _blocks(m: int, n: int, threads: int) -> list[tuple[slice, slice]]:
-    """A matrix in ``threads`` blocks, as square as they get: their edges are what is read."""
-    grids = [(at, threads // at) for at in range(1, threads + 1) if threads % at == 0]
-    down, across = min(grids, key=lambda grid: m / grid[0] + n / grid[1])
-    return list(product(pieces(m, down), pieces(n, across)))
+    is_shared = step.extent(Kind.BATCH) > 1 or len(plan.steps) > 1 or blas_threads().exceeds
+    return Prepared(run_shared if is_shared else run, own=_scaling_bytes(plan, step))
 
 
 def _rows(step: Product) -> list[list[Loop]]:
@@ -392,7 +349,7 @@ def plain_product(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
     if batch or not (m and n and k):
         return None
     products = m[0].extent * n[0].extent * k[0].extent
-    if products > longest_slice(step.dtype):
+    if products > longest_slice(step.dtype) or blas_threads().exceeds:
         return None
     a, b = step.a, step.b
     match (m[0].d, n[0].d):

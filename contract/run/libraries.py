@@ -4,7 +4,7 @@ A library is known by the types of its arrays: nothing is imported that the call
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any, Protocol
@@ -14,7 +14,14 @@ import numpy as np
 from contract.run.jax_library import JaxLibrary
 from contract.run.torch_library import TorchLibrary
 
-__all__ = ["ArrayLibrary", "Differentiable", "library_among", "library_of", "numpy_type"]
+__all__ = [
+    "ArrayLibrary",
+    "Transformable",
+    "library_among",
+    "library_of",
+    "loaded_libraries",
+    "numpy_type",
+]
 
 Tensor = Any  # a torch.Tensor, a jax.Array or a tracer of one
 LIBRARIES = {
@@ -24,8 +31,11 @@ LIBRARIES = {
 }
 
 
-class Differentiable(Protocol):
-    """A function of tensors with the gradient of each."""
+Stored = tuple[str, Any, Any, Any]
+
+
+class Transformable(Protocol):
+    """A function of tensors: its derivatives, the same for a batch, and what a graph keeps."""
 
     def value(self, tensors: Sequence[Tensor]) -> Tensor:
         """The result, of whose making the library keeps no record."""
@@ -39,16 +49,33 @@ class Differentiable(Protocol):
     def gradient(self, at: int, cotangent: Tensor, tensors: Sequence[Tensor]) -> Tensor:
         """What the cotangent of the result contributes to that of the tensor ``at``."""
 
+    def tangent(self, tangents: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> Tensor:
+        """The tangent of the result; None: that of a tensor that does not change."""
+
+    def batched(
+        self, tensors: Sequence[Tensor], axes: Sequence[int | None], size: int
+    ) -> "tuple[Transformable, list[Tensor], int]":
+        """A function of all in a batch, its tensors, and the axis of the batch in its result."""
+
+    def stored(self, tensors: Sequence[Tensor]) -> Stored:
+        """A text and three numbers, from which ``read`` makes the function again."""
+
+
+Apply = Callable[[Transformable, Sequence[Tensor]], Tensor]
+
 
 class ArrayLibrary(Protocol):
     """One library's arrays, seen as NumPy's on the host or CuPy's on a GPU.
 
-    ``conjugates``: gradients are made of the conjugate derivative, as in torch. ``order`` is the
-    layout of results; None: what the caller asks.
+    ``conjugates``: gradients are made of the conjugate derivative, as in torch. ``converts``: NumPy
+    arrays beside its own become such. ``order`` is the layout of results; None: what the caller
+    asks.
     """
 
     @property
     def conjugates(self) -> bool: ...
+    @property
+    def converts(self) -> bool: ...
     @property
     def order(self) -> str | None: ...
 
@@ -68,10 +95,10 @@ class ArrayLibrary(Protocol):
         """NumPy's name of one of the library's data types."""
 
     def native(self, x: Tensor) -> Any:
-        """The elements where they lie.
+        """The elements where they lie, of an array that the library is not ``watching``."""
 
-        NotSupportedError where they are not what ``x`` says, or a gradient would be lost.
-        """
+    def require_plain(self, x: Tensor) -> None:
+        """NotSupportedError where the elements are not what ``x`` says, or all of it."""
 
     def resolved(self, x: Tensor) -> tuple[Tensor, bool]:
         """An array with elements, and whether ``x`` stands for the conjugates of these."""
@@ -79,20 +106,32 @@ class ArrayLibrary(Protocol):
     def wrapped(self, array: Any) -> Tensor:
         """A native array as one of the library."""
 
+    def converted(self, x: Any) -> Tensor:
+        """A number, a nested sequence or a NumPy array as an array of the library."""
+
     def stream(self, stream: Any, device: int | None) -> Any:
         """The CuPy stream for a call: the given one's, or the library's current one."""
 
-    def differentiates(self, tensors: Sequence[Any]) -> bool:
-        """Whether the library has to know how the result depends on the tensors."""
+    def watching(self, tensors: Sequence[Tensor]) -> Apply | None:
+        """How the library computes a function of tensors of which it wants to know more.
 
-    def apply(self, function: Differentiable, tensors: Sequence[Tensor]) -> Tensor:
-        """The value of a function that the library can differentiate."""
+        It differentiates, batches, or puts the call into a graph. None: it needs the value alone.
+        """
+
+    def prepare(self, kind: Any) -> None:
+        """Let graphs that hold functions of the class ``kind`` be loaded and run."""
 
     def ones(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """Ones of the type and on the device of ``like``."""
 
     def transposed(self, x: Tensor, axes: tuple[int, ...]) -> Tensor:
         """``x`` with its axes in another order."""
+
+    def repeated(self, x: Tensor, size: int) -> Tensor:
+        """``x`` so many times, along a new first axis."""
+
+    def is_column_major(self, x: Tensor) -> bool:
+        """Whether elements follow each other with the first axis fastest."""
 
     def cast(self, x: Tensor, like: Tensor) -> Tensor:
         """``x`` in the type of ``like``; its real part where that is real."""
@@ -114,6 +153,12 @@ def library_among(arrays: Sequence[Any]) -> ArrayLibrary | None:
         if library is not None:
             return library
     return None
+
+
+def loaded_libraries() -> list[ArrayLibrary]:
+    """Those that the caller has imported by now."""
+    known = dict(LIBRARIES.values())
+    return [_opened(known[name], sys.modules[name]) for name in known if name in sys.modules]
 
 
 def numpy_type(dtype: Any) -> Any:

@@ -13,10 +13,12 @@ import numpy as np
 from contract.compute import is_blas_type
 from contract.operators import BinaryOperator
 from contract.run.blas_threads import blas_threads
+from contract.run.compiled_code import Kernel
 from contract.run.host_kernels import (
     PARALLEL_BYTES,
     BoxKernel,
     CopyKernel,
+    HostKernels,
     Job,
     LoopRow,
     MatmulKernel,
@@ -46,8 +48,11 @@ class NumpyKernels:
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
 
-    def specialisations(self) -> int:
-        return 0
+    def for_plan(self) -> HostKernels:
+        return self
+
+    def needs(self) -> frozenset[Kernel]:
+        return frozenset()
 
     def copy(
         self,

@@ -1,6 +1,7 @@
 """torch tensors: dense ones on the CPU as NumPy arrays, on a GPU as CuPy arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from ml_dtypes import bfloat16
 
 from contract.errors import NotSupportedError, UnsupportedTypeError
 from contract.run.cupy_module import cupy_of, import_cupy
+from contract.run.torch_calls import Operator, differentiable
 
 __all__ = ["TorchLibrary"]
 
@@ -15,6 +17,12 @@ Tensor = Any  # a torch.Tensor
 TYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+)
+# Tensors and threads with one of these are more than elements and gradients: torch traces or
+# transforms.
+SPECIAL_KEYS = (
+    *("Python", "PreDispatch", "Tracer", "Functionalize", "ZeroTensor", "Batched"),
+    *("FuncTorchBatched", "FuncTorchGradWrapper", "FuncTorchDynamicLayerFrontMode"),
 )
 
 
@@ -26,14 +34,19 @@ class TorchLibrary:
     """
 
     conjugates = True
+    converts = False
     order = None
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._types = {getattr(torch, name): np.dtype(name) for name in TYPES}
-        self._numpy_types = frozenset(self._types.values())
-        methods = {"forward": staticmethod(_forward), "backward": staticmethod(_backward)}
-        self._function: Any = type("Contraction", (torch.autograd.Function,), methods)
+        self._torch_types = {numpy: own for own, numpy in self._types.items()}
+        self._forward_mode = torch.autograd.forward_ad
+        self._keys = torch._C._dispatch_keys
+        self._keys_of_thread = torch._C._dispatch_tls_local_include_set
+        self._special = _key_set(torch, SPECIAL_KEYS).raw_repr()
+        self._function = differentiable(torch)
+        self._operator: Operator | None = None
 
     def owns(self, x: Any) -> bool:
         return isinstance(x, self._torch.Tensor)
@@ -57,17 +70,32 @@ class TorchLibrary:
         return found
 
     def native(self, x: Tensor) -> Any:
-        self._require_elements(x)
-        if x.requires_grad:
-            if self._torch.is_grad_enabled():
-                raise NotSupportedError(
-                    "Here a gradient would be lost: detach the tensor, or forbid gradients."
-                )
-            x = x.detach()
+        on = x.device.type
+        if x.layout is not self._torch.strided or on not in ("cpu", "cuda"):
+            raise UnsupportedTypeError(
+                "A torch tensor is dense and on the CPU or a CUDA device: it has layout "
+                f"{x.layout} on {x.device}."
+            )
+        x = x.detach() if x.requires_grad else x
         if x.dtype is self._torch.bfloat16:
-            return _shared(x.view(self._torch.int16)).view(bfloat16)
+            return _shared(x.view(self._torch.int16), on).view(bfloat16)
         self.dtype(x)
-        return _shared(x)
+        return _shared(x, on)
+
+    def require_plain(self, x: Tensor) -> None:
+        if self._is_special((x,)):
+            raise NotSupportedError(
+                "Where torch transforms or traces, a tensor has no elements: call this outside."
+            )
+        if self._differentiates((x,)):
+            raise NotSupportedError(
+                "Here a gradient would be lost: detach the tensor, or forbid gradients."
+            )
+        if x.is_conj() or x.is_neg():
+            raise NotSupportedError(
+                "Tensors that are conjugated or negated lazily are operands of verbs, and never "
+                "written: call resolve_conj() or resolve_neg()."
+            )
 
     def resolved(self, x: Tensor) -> tuple[Tensor, bool]:
         x = x.resolve_neg() if x.is_neg() else x
@@ -75,11 +103,14 @@ class TorchLibrary:
 
     def wrapped(self, array: Any) -> Tensor:
         array = np.asarray(array) if isinstance(array, np.generic) else array
-        if array.dtype not in self._numpy_types:
+        if array.dtype not in self._torch_types:
             raise UnsupportedTypeError(f"torch has no data type {array.dtype.name}.")
         if array.dtype == bfloat16:
             return self._taken(array.view(np.int16)).view(self._torch.bfloat16)
         return self._taken(array)
+
+    def converted(self, x: Any) -> Tensor:
+        return self.wrapped(np.asarray(x))
 
     def stream(self, stream: Any, device: int | None) -> Any:
         if device is None:
@@ -89,13 +120,13 @@ class TorchLibrary:
             return chosen  # CuPy's
         return import_cupy().cuda.ExternalStream(chosen.cuda_stream, device)
 
-    def differentiates(self, tensors: Sequence[Any]) -> bool:
-        return self._torch.is_grad_enabled() and any(
-            self.owns(x) and x.requires_grad for x in tensors
-        )
+    def watching(self, tensors: Sequence[Tensor]) -> Callable[..., Tensor] | None:
+        if self._is_special(tensors):
+            return self._operate
+        return self._apply if self._differentiates(tensors) else None
 
-    def apply(self, function: Any, tensors: Sequence[Tensor]) -> Tensor:
-        return self._function.apply(function, *tensors)
+    def prepare(self, kind: Any) -> None:
+        self._operator_for(kind)
 
     def ones(self, shape: Sequence[int], like: Tensor) -> Tensor:
         one = self._torch.ones((), dtype=like.dtype, device=like.device)
@@ -107,40 +138,49 @@ class TorchLibrary:
     def cast(self, x: Tensor, like: Tensor) -> Tensor:
         return (x.real if x.is_complex() and not like.is_complex() else x).to(like.dtype)
 
-    def _require_elements(self, x: Tensor) -> None:
-        if x.layout is not self._torch.strided or x.device.type not in ("cpu", "cuda"):
-            raise UnsupportedTypeError(
-                "A torch tensor is dense and on the CPU or a CUDA device: it has layout "
-                f"{x.layout} on {x.device}."
-            )
-        if self._torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
-            raise NotSupportedError(
-                "Gradients are those of backward mode: the tensor carries a forward-mode tangent."
-            )
-        if x.is_conj() or x.is_neg():
-            raise NotSupportedError(
-                "Tensors that are conjugated or negated lazily are operands of verbs, and never "
-                "written: call resolve_conj() or resolve_neg()."
-            )
+    def repeated(self, x: Tensor, size: int) -> Tensor:
+        return x.expand(size, *x.shape)
+
+    def is_column_major(self, x: Tensor) -> bool:
+        return bool(x.permute(*range(x.ndim)[::-1]).is_contiguous())
+
+    def _operate(self, function: Any, tensors: Sequence[Tensor]) -> Tensor:
+        return self._operator_for(type(function)).call(function, tensors)
+
+    def _operator_for(self, kind: Any) -> Operator:
+        """The operator for functions of a class; torch has one."""
+        if self._operator is None:
+            self._operator = Operator(self._torch, partial(kind.read, self), self._torch_types)
+        return self._operator
+
+    def _apply(self, function: Any, tensors: Sequence[Tensor]) -> Tensor:
+        return self._function.apply(function, *tensors)
+
+    def _differentiates(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether torch needs a derivative, of its backward or its forward mode."""
+        if self._forward_mode._current_level >= 0:
+            return True
+        return self._torch.is_grad_enabled() and any([x.requires_grad for x in tensors])
+
+    def _is_special(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether a tensor, or what the thread is in, is more than elements and gradients."""
+        keys = self._keys_of_thread()
+        for x in tensors:
+            keys = keys | self._keys(x)
+        return bool(keys.raw_repr() & self._special)
 
     def _taken(self, array: Any) -> Tensor:
         torch = self._torch
         return torch.from_dlpack(array) if cupy_of(array) is not None else torch.from_numpy(array)
 
 
-def _shared(x: Tensor) -> Any:
-    return x.numpy() if x.device.type == "cpu" else import_cupy().from_dlpack(x)
+def _shared(x: Tensor, on: str) -> Any:
+    return x.numpy() if on == "cpu" else import_cupy().from_dlpack(x)
 
 
-def _forward(context: Any, function: Any, *tensors: Tensor) -> Tensor:
-    context.function = function
-    context.save_for_backward(*tensors)
-    return function.value(tensors)
-
-
-def _backward(context: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-    tensors = context.saved_tensors
-    return None, *(
-        context.function.gradient(at, cotangent, tensors) if needed else None
-        for at, needed in enumerate(context.needs_input_grad[1:])
-    )
+def _key_set(torch: Any, names: Sequence[str]) -> Any:
+    """The dispatch keys of these names, as one set."""
+    found = torch._C.DispatchKeySet.from_raw_repr(0)
+    for name in names:
+        found = found.add(torch._C._parse_dispatch_key(name))
+    return found

@@ -5,7 +5,7 @@ import pytest
 
 from contract.errors import NotSupportedError
 from contract.expression import Expression, parse
-from contract.gradients import COTANGENT, gradient
+from contract.gradients import GIVEN, gradient
 from contract.operators import Operator
 from tests.reference import UNARY
 
@@ -83,7 +83,7 @@ def assert_gradients(
     for at, x in enumerate(arrays):
         found = gradient(expression, shapes, operators, at, conjugates)
         cotangent = g if conjugates else np.conj(g)
-        factors = [cotangent if f.tensor == COTANGENT else arrays[f.tensor] for f in found.factors]
+        factors = [cotangent if f.tensor == GIVEN else arrays[f.tensor] for f in found.factors]
         terms = (*(f.modes for f in found.factors), found.ones)
         names = [*(f.operator.value for f in found.factors), "identity"]
         labels = tuple(map(str, range(1 + max((m for t in terms for m in t), default=0))))
