@@ -509,10 +509,15 @@ def few_sums(plan: Plan) -> FewSums | None:
 
 
 def _packed_order(tensor: TensorDescriptor) -> Literal["F", "C"] | None:
-    """How a packed tensor lies: its first modes fastest, or its last ones."""
-    if tensor.steps == packed_strides(tensor.extents):
+    """How a packed tensor lies: its first modes fastest, or its last ones.
+
+    Strides of extent 1 mean nothing: the same path is taken whatever an array says of them.
+    """
+    long = [(n, step) for n, step in zip(tensor.extents, tensor.steps, strict=True) if n != 1]
+    extents, steps = [n for n, _ in long], tuple(step for _, step in long)
+    if steps == packed_strides(extents):
         return "F"
-    if tensor.steps[::-1] == packed_strides(tensor.extents[::-1]):
+    if steps[::-1] == packed_strides(extents[::-1]):
         return "C"
     return None
 
