@@ -2,9 +2,12 @@
 
 python -m bench candidates: the planner's candidates, predicted and measured.
 python -m bench kernels: the GPU's kernels, as the compiler leaves them.
+python -m bench busy: some of the suites beside busy processes.
+python -m bench first: the first calls of fresh processes, and how long they take.
 """
 
 import argparse
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -13,7 +16,7 @@ from math import nan
 from operator import attrgetter
 from pathlib import Path
 
-from bench import kernels
+from bench import busy, first, kernels
 from bench.candidates import PLANS, candidates
 from bench.device import HOST, Ceilings, Device
 from bench.gpu import gpu
@@ -38,6 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = tuple(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ("kernels",):
         return kernels.main(arguments[1:])
+    if arguments[:1] == ("busy",):
+        return busy.main(arguments[1:])
+    if arguments[:1] == ("first",):
+        return first.main(arguments[1:])
+    os.environ.setdefault("CONTRACT_COMPILE", "wait")  # what is timed is compiled
     asked = _parser().parse_args(arguments)
     compute = compute_of(asked.suite, asked.dtype, asked.compute)
     device = HOST if asked.device == "host" else gpu(asked.cutensor)

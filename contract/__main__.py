@@ -1,10 +1,11 @@
-"""The command line: expressions on files, plans explained, a demo, plans on disk, calibration.
+"""The command line: expressions on files, plans explained, a demo, plans on disk, warming up.
 
     python -m contract "abc,kb->ac" A.npy B.npy -o C.npy
     python -m contract explain "abc,kb->ac" a=64,b=32,c=8,k=16
     python -m contract demo --size medium
     python -m contract cache show
     python -m contract calibrate
+    python -m contract warmup
 
 A first argument that is the name of a subcommand is one; anything else is an expression.
 Exit codes: 0 done, 1 a check of the demo failed, 2 refused (one line on stderr), 130 interrupted,
@@ -36,8 +37,9 @@ from contract import (
 )
 from contract.calibration import constants
 from contract.calibration_files import calibration_path, write_calibration
+from contract.call_text import notation
 from contract.config import Settings, user_cache_directory
-from contract.descriptors import OperationDescriptor
+from contract.descriptors import Algo, OperationDescriptor, PlanPreference
 from contract.errors import CacheFileError, ContractError, InvalidValueError
 from contract.files import BFLOAT16, ArrayFile, check_writable, read, write
 from contract.heuristics import Cpu
@@ -45,8 +47,10 @@ from contract.plan_files import Record, identity_of, plan_files_in, read_plans
 from contract.planner import operation_extents
 from contract.run.calibrating import Calibration, calibrated
 from contract.run.host import HostExecutor
+from contract.run.progress import counted, has_bars
 from contract.sizes import memory_amount
 from contract.text import Row, aligned, count, seconds
+from contract.warmup import COMMON, common_kernels, warm_up
 
 __all__ = ["main"]
 
@@ -125,7 +129,8 @@ def _contract_files(arguments: list[str]) -> int:
     operands = [read(source, options.bfloat16) for source in options.operands]
     if options.explain:
         descriptors = [_descriptor(operand) for operand in operands]
-        _show(_planned(options, descriptors))
+        planned = contract_expression(options.expression, *descriptors, **_how(options))
+        _show(planned.explain(operands=operands))
     result = np.asarray(contract(options.expression, *operands, **_how(options)))
     if options.output is None:
         _show(_summary(result))
@@ -148,13 +153,6 @@ def _how(options: argparse.Namespace) -> dict[str, Any]:
         "optimize": options.optimize,
         "memory_limit": options.memory_limit,
     }
-
-
-def _planned(
-    options: argparse.Namespace, descriptors: Sequence[TensorDescriptor], plot: Path | None = None
-) -> str:
-    planned = contract_expression(options.expression, *descriptors, **_how(options))
-    return planned.explain(plot)
 
 
 def _descriptor(array: Array) -> TensorDescriptor:
@@ -214,7 +212,8 @@ def _explain(arguments: list[str]) -> int:
     extents = _merged(options.extents)
     shapes = _shapes(options.expression, extents)
     descriptors = [TensorDescriptor(shape, None, options.dtype) for shape in shapes]
-    _show(_planned(options, descriptors, options.plot))
+    planned = contract_expression(options.expression, *descriptors, **_how(options))
+    _show(planned.explain(options.plot))
     return OK
 
 
@@ -296,7 +295,7 @@ def _show_path(directory: Path) -> None:
 
 
 def _show_plans(directory: Path) -> None:
-    """For each device its plans: what is computed, how, and in what time."""
+    """For each device its plans: what is computed, and what was decided."""
     files = plan_files_in(directory)
     if not files:
         _show(f"no plans in {directory}")
@@ -314,32 +313,26 @@ def _plans_table(path: Path) -> str:
     written = path.stat()
     age = timedelta(seconds=int(max(time.time() - written.st_mtime, 0)))
     title = f"{identity}: {len(records)} plans, {_size(written.st_size)}, {age} old, {path}"
-    head = ("operation", "extents", "type", "algorithm", "time")
+    head = ("operation", "extents", "type", "decided", "measured")
     return "\n".join((title, *aligned((head, *map(_plan_row, records)))))
 
 
 def _plan_row(record: Record) -> Row:
-    operation, plan = record.operation, record.plan
-    algorithms = dict.fromkeys(each.chosen.algo.name for each in plan.considered)
+    operation = record.operation
     return (
-        _notation(operation),
+        notation(operation),
         ",".join(f"{mode}={n}" for mode, n in _extents_of(operation).items()),
         operation.dtype,
-        " ".join(algorithms) or "nothing to do",
-        f"{seconds(plan.seconds)} predicted"
-        if record.seconds is None
-        else f"{seconds(record.seconds)} measured",
+        _decided(record.decided),
+        "" if record.seconds is None else seconds(record.seconds),
     )
 
 
-def _notation(operation: OperationDescriptor) -> str:
-    """As an expression is written; labels of several characters are set apart."""
-    between = "" if all(len(label) == 1 for label in operation.labels) else " "
-    *inputs, output = (
-        between.join(operation.labels[mode] for mode in operand.modes)
-        for operand in (*operation.inputs, operation.output)
-    )
-    return f"{','.join(inputs)}->{output}"
+def _decided(preference: PlanPreference) -> str:
+    """``candidate 2 of GETT, path ((0, 1), (0, 1))``: what planning need not look for."""
+    algo = "" if preference.algo is Algo.DEFAULT else f" of {preference.algo.name}"
+    path = f", path {preference.path}" if isinstance(preference.path, tuple) else ""
+    return f"candidate {preference.kernel_rank}{algo}{path}"
 
 
 def _extents_of(operation: OperationDescriptor) -> dict[str, int]:
@@ -367,7 +360,7 @@ def _calibrate(arguments: list[str]) -> int:
     options = _calibrate_parser().parse_args(arguments)
     directory = options.directory or user_cache_directory()
     progress = demo.Progress(sys.stderr)
-    with Handle() as handle:
+    with Handle(compile="wait") as handle:
         executor = handle.executor
         assert isinstance(executor, HostExecutor)
         path = calibration_path(directory, executor.processor)
@@ -408,11 +401,28 @@ def _measure(constant: float) -> str:
     return f"{count(constant)}/s" if constant > 1e3 else f"{constant:.2f}"
 
 
+# --- warmup -----------------------------------------------------------------------------------
+
+
+def _warmup(arguments: list[str]) -> int:
+    options = _warmup_parser().parse_args(arguments)
+    with Handle(kernels="numba", compile="wait") as handle:
+        kernels = common_kernels(handle, options.types or COMMON)
+        if not has_bars():
+            _show(f"{len(kernels)} functions, some seconds each; a bar would need tqdm")
+        with counted(kernels, len(kernels), "function") as shown:
+            found = warm_up(shown)
+    took = f"compiled {found.compiled} functions in {found.seconds:.0f} s"
+    _show(f"{took}, {found.there} were there")
+    return OK
+
+
 SUBCOMMANDS: dict[str, Callable[[list[str]], int]] = {
     "explain": _explain,
     "demo": _demo,
     "cache": _cache,
     "calibrate": _calibrate,
+    "warmup": _warmup,
 }
 
 
@@ -450,7 +460,7 @@ def _files_parser() -> _Parser:
         metavar="FILE",
         help="C.npy, or data.npz:name, which keeps the other arrays; else a summary is printed",
     )
-    parser.add_argument("--explain", action="store_true", help="print the plan as well")
+    parser.add_argument("--explain", action="store_true", help="print the plan and times as well")
     parser.add_argument(
         "--bfloat16", action="store_true", help="read raw 2-byte items (V2) as bfloat16"
     )
@@ -513,6 +523,16 @@ def _calibrate_parser() -> _Parser:
     )
     parser.add_argument(
         "--remove", action="store_true", help="use the built-in model again, measure nothing"
+    )
+    return parser
+
+
+def _warmup_parser() -> _Parser:
+    parser = _parser(
+        "contract warmup", "Compile what common calls need, once on a machine; about a minute."
+    )
+    parser.add_argument(
+        "types", nargs="*", metavar="TYPE", help=f"data types; else {', '.join(COMMON)}"
     )
     return parser
 

@@ -10,12 +10,12 @@ import numpy as np
 from contract.call_text import said
 from contract.compute import ComputeType
 from contract.descriptors import PlanPreference, TensorDescriptor
-from contract.distributed import spread
 from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.evaluation import (
     beta_of,
     bound_call,
     cuts_of,
+    data_type,
     handle_for,
     require_kind,
     written_arguments,
@@ -48,6 +48,7 @@ def contract(
     c: Any = None,
     alpha: complex = 1,
     beta: complex | None = None,
+    dtype: Any = None,
     order: str = "F",
     compute_type: ComputeType | str | None = None,
     operators: Sequence[Operator | str | None] | None = None,
@@ -70,7 +71,8 @@ def contract(
     ``out``. C has the modes of the output in any layout; beta is 1 where C is given and beta
     is not. With alpha or beta 0 the scaled tensors are not read. ``operators`` has one unary
     operator (or None) for each operand, and may have one more for C. ``optimize`` is
-    opt_einsum's; ``preference`` says how to plan, tune and cache (None: as the handle prefers).
+    opt_einsum's; ``dtype`` is the type of products, sums and a new result, if not the operands'
+    common one; ``preference`` says how to plan, tune and cache (None: as the handle prefers).
 
     ``memory_limit`` (bytes, "2GB", or "80%" of what is free when it is planned) bounds the result
     and the workspace together. What needs more, or more than is free, is computed in slices: modes
@@ -89,7 +91,7 @@ def contract(
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
     plain = slices is None and executor is None and progress is None and not LOGGER.active
-    if plain and out is None and c is None and beta is None and stream is None:
+    if plain and out is None and c is None and beta is None and dtype is None and stream is None:
         written, arrays = expression, operands
         if type(expression) is not str:
             written, arrays = written_arguments(expression, operands)
@@ -110,12 +112,20 @@ def contract(
         written, arrays = written_arguments(expression, operands)
         options = Options(
             *(order, compute_type, frozen(operators), frozen(optimize), memory_limit, preference),
+            dtype=data_type(dtype),
             same=repeated(arrays),
             slices=cuts_of(slices),
         )
         scalars = alpha, beta_of(c, beta), 0
-        by = None if executor is None else partial(spread, executor, handle)
+        by = None if executor is None else _spread(executor, handle)
         return evaluate(handle, written, arrays, options, out, c, scalars, stream, by)
+
+
+def _spread(executor: Any, handle: Handle) -> Callable[[Call], Call]:
+    """What lets workers compute the slices of a call."""
+    from contract.distributed import spread  # few programs have workers
+
+    return partial(spread, executor, handle)
 
 
 @whole
@@ -230,6 +240,10 @@ def _layout(arrays: Arrays, x: Any) -> Layout:
     dtype = np.dtype(x.dtype)
     strides = tuple(step * dtype.itemsize for step in x.steps)
     return Layout(x.extents, strides, dtype, arrays.new_alignment(dtype))
+
+
+MOST_TIMED = 3  # calls of an explanation with operands; the shortest counts
+TIMED_SECONDS = 1.0  # after so many no further call is timed
 
 
 class ContractExpression:
@@ -351,16 +365,27 @@ class ContractExpression:
                 call = bound_call(handle, self._written, arrays, self._options, out, c, scalars)
                 return CapturedContraction(call)
 
-    def explain(self, plot: str | PathLike[str] | None = None) -> str:
-        """The plan as a table: steps, costs, candidates, and why the chosen ones won.
+    def explain(
+        self, plot: str | PathLike[str] | None = None, operands: Sequence[Any] | None = None
+    ) -> str:
+        """What the plan does and costs: scaling, steps, candidates, and why the chosen ones won.
 
         ``plot`` names a file (.svg, .png or .pdf) for a picture of the contraction tree, which
-        needs matplotlib.
+        needs matplotlib. With ``operands`` the expression is called on them, up to three times in
+        a second, and the shortest time stands beside the predicted one.
         """
+        measured = None if operands is None else self._shortest_time(operands)
         loaded = self._call.loaded
         if plot is not None:
             draw(loaded.plan, plot)
-        return "\n\n".join((*loaded.notes, explain(loaded.plans[0])))
+        return "\n\n".join((*loaded.notes, explain(loaded.plans[0], measured)))
+
+    def _shortest_time(self, operands: Sequence[Any]) -> float:
+        """Seconds of the fastest of a few calls."""
+        times: list[float] = []
+        while len(times) < MOST_TIMED and sum(times) < TIMED_SECONDS:
+            times.append(self._handle.executor.timed(lambda: self(*operands)).wait())
+        return min(times)
 
     def __str__(self) -> str:
         return str(self._call.loaded)
@@ -417,7 +442,7 @@ class ContractExpression:
         stream: Any = None,
     ) -> Any:
         scalars = alpha, beta_of(c, beta), 0
-        by = None if self._executor is None else partial(spread, self._executor, handle)
+        by = None if self._executor is None else _spread(self._executor, handle)
         return evaluate(handle, self._written, arrays, self._options, out, c, scalars, stream, by)
 
     def _traced(self, constants: Sequence[Any], *operands: Any, **options: Any) -> Any:

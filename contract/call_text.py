@@ -3,7 +3,7 @@
 No value makes it raise, and none is read: of an array only the description is looked at.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from enum import Enum
 from inspect import CO_VARARGS
@@ -20,7 +20,7 @@ from contract.descriptors import (
     TensorDescriptor,
 )
 
-__all__ = ["call_text", "operation_text", "said", "value_text"]
+__all__ = ["call_text", "notation", "operation_text", "said", "value_text"]
 
 MOST_ITEMS = 32  # of a sequence
 MOST_LETTERS = 200  # of the representation of any other object
@@ -70,10 +70,18 @@ def value_text(value: Any, nesting: int = MOST_NESTING) -> str:
 def operation_text(operation: OperationDescriptor) -> str:
     """``Contraction abc,kb->ac f32[4,8,12]:[1,4,32],f32[7,8]:[1,7]->f32[4,12]:[1,4]``."""
     operands = (*operation.inputs, operation.output)
-    names = [_modes_text(operand.modes, operation.labels) for operand in operands]
-    tensors = [value_text(operand.tensor) for operand in operands]
-    modes, described = (f"{','.join(each[:-1])}->{each[-1]}" for each in (names, tensors))
-    return f"{type(operation).__name__} {modes} {described}"
+    described = _arrow([value_text(operand.tensor) for operand in operands])
+    return f"{type(operation).__name__} {notation(operation)} {described}"
+
+
+def notation(operation: OperationDescriptor) -> str:
+    """``abc,kb->ac``: the operands' labels, then the result's."""
+    operands = (*operation.inputs, operation.output)
+    return _arrow([_modes_text(operand.modes, operation.labels) for operand in operands])
+
+
+def _arrow(texts: Sequence[str]) -> str:
+    return f"{','.join(texts[:-1])}->{texts[-1]}"
 
 
 def _modes_text(modes: tuple[int, ...], labels: tuple[str, ...]) -> str:

@@ -2,7 +2,6 @@
 
 from typing import assert_never
 
-from contract.device_options import device_options
 from contract.heuristics import Cpu
 from contract.host_options import host_options
 from contract.kernels.architectures import Architecture
@@ -22,5 +21,7 @@ def options(problem: ProductProblem, machine: Machine, brief: bool = False) -> l
         case Cpu():
             return host_options(problem, machine, brief)
         case Architecture():
+            from contract.device_options import device_options  # few programs have a GPU
+
             return device_options(problem, machine)
     assert_never(machine)

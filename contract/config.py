@@ -12,11 +12,13 @@ __all__ = [
     "LogSettings",
     "Settings",
     "Variable",
+    "compiler_environment",
     "kernel_directory",
     "user_cache_directory",
 ]
 
 MOST_DIGITS = 9  # of an integer
+MOST_LINES = 10**MOST_DIGITS - 1  # of a plan cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,29 @@ class Variable:
 DISABLE_PLAN_CACHE = Variable(
     "CUTENSOR_DISABLE_PLAN_CACHE", "1: plan every call anew, keep no plan cache", "0"
 )
+CACHE_LINES = Variable(
+    "CONTRACT_CACHE_LINES", "plans that a handle keeps at most, within 64 MiB", "4096"
+)
 NUM_THREADS = Variable(
     "CONTRACT_NUM_THREADS", "threads of the host kernels; 0: one for each usable core", "0"
+)
+OPENBLAS_THREADS = Variable(
+    "OPENBLAS_NUM_THREADS",
+    "threads of the host kernels, and of BLAS, at most; CONTRACT_NUM_THREADS wins over it",
+    "",
+)
+OMP_THREADS = Variable(
+    "OMP_NUM_THREADS", "the same, where OPENBLAS_NUM_THREADS is unset; of a list the first", ""
 )
 HOST_KERNELS = Variable(
     "CONTRACT_HOST_KERNELS",
     "auto, numba or numpy: which host kernels move, reduce and multiply data",
     "auto",
+)
+COMPILE = Variable(
+    "CONTRACT_COMPILE",
+    "background: calls run on NumPy's kernels while others are compiled; wait: they wait",
+    "background",
 )
 HOPPER = Variable(
     "CONTRACT_HOPPER",
@@ -82,8 +100,12 @@ NVTX_LEVEL = Variable("CUTENSOR_NVTX_LEVEL", "1: NVTX ranges around calls and st
 
 VARIABLES = (
     DISABLE_PLAN_CACHE,
+    CACHE_LINES,
     NUM_THREADS,
+    OPENBLAS_THREADS,
+    OMP_THREADS,
     HOST_KERNELS,
+    COMPILE,
     HOPPER,
     TF32_OVERRIDE,
     CACHE,
@@ -114,8 +136,11 @@ class Settings:
     """What a Handle obeys; read from the environment once, when the Handle is made."""
 
     plan_cache: bool = True
+    cache_lines: int = 4096
     threads: int = 0
+    most_threads: int = 0
     kernels: str = "auto"
+    compile: str = "background"
     hopper: bool = False
     tf32: bool = True
     cache_directory: Path | None = None
@@ -132,8 +157,11 @@ class Settings:
         values = os.environ if environment is None else environment
         return cls(
             plan_cache=not _integer(values, DISABLE_PLAN_CACHE, maximum=1),
+            cache_lines=_integer(values, CACHE_LINES, maximum=MOST_LINES),
             threads=_integer(values, NUM_THREADS, maximum=4096),
+            most_threads=_count(values, OPENBLAS_THREADS) or _count(values, OMP_THREADS),
             kernels=_choice(values, HOST_KERNELS, ("auto", "numba", "numpy")),
+            compile=_choice(values, COMPILE, ("background", "wait")),
             hopper=bool(_integer(values, HOPPER, maximum=1)),
             tf32=values.get(TF32_OVERRIDE.name, TF32_OVERRIDE.default) != "0",
             cache_directory=_cache_directory(values.get(CACHE.name) or CACHE.default),
@@ -159,6 +187,14 @@ def kernel_directory() -> Path | None:
     if os.environ.get("CUPY_CACHE_IN_MEMORY") == "1":
         return None
     return Path(os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache")
+
+
+def compiler_environment(folder: str | None) -> dict[str, str]:
+    """What a process that compiles is told; Numba keeps what it compiles in ``folder`` if given."""
+    told = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    if folder is not None:
+        told["NUMBA_CACHE_DIR"] = folder
+    return {**os.environ, **told}
 
 
 def _cache_directory(text: str) -> Path | None:
@@ -189,6 +225,12 @@ def _integer(values: Mapping[str, str], variable: Variable, maximum: int) -> int
             f"{variable.name} takes an integer from 0 to {maximum}: it is {text!r}."
         )
     return int(text)
+
+
+def _count(values: Mapping[str, str], variable: Variable) -> int:
+    """The first of a list of numbers; 0 for what says nothing, as it does to other libraries."""
+    first = values.get(variable.name, variable.default).split(",")[0].strip()
+    return int(first) if first.isdecimal() and len(first) <= MOST_DIGITS else 0
 
 
 def _choice(values: Mapping[str, str], variable: Variable, choices: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ Every array is column-major. Energies are in units of the one-electron energies 
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from statistics import median
@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 
 from contract import contract
 from contract.errors import InsufficientWorkspaceError, InvalidValueError
+from contract.run.compiled_code import compiled_code
+from contract.run.neighbours import Neighbours
 
 __all__ = [
     "SIZES",
@@ -344,13 +346,18 @@ def _cutoff(change: Array) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One contraction: work, median seconds of both engines, error over its bound."""
+    """One contraction: work, median seconds of both engines, error over its bound.
+
+    ``spread`` is how far the middle half of the times lies apart, as a share of the median; of
+    both engines the larger one.
+    """
 
     name: str
     expression: str
     gflop: float
     ours: float
     numpy: float
+    spread: float
     error: float
 
     @property
@@ -361,7 +368,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that a run found out."""
+    """All that a run found out; ``others`` is what other processes took of the processor."""
 
     options: Options
     rows: tuple[Row, ...]
@@ -369,16 +376,18 @@ class Report:
     residual_error: float
     solution: Solution
     seconds: float
+    others: float | None
 
     @property
     def total(self) -> Row:
-        """The sum of all rows; its error is the largest."""
+        """The sum of all rows; its spread and its error are the largest."""
         return Row(
             "total",
             "",
             sum(row.gflop for row in self.rows),
             sum(row.ours for row in self.rows),
             sum(row.numpy for row in self.rows),
+            max(row.spread for row in self.rows),
             max(row.error for row in self.rows),
         )
 
@@ -406,8 +415,12 @@ def run(options: Options, note: Callable[[str], None] = lambda text: None) -> Re
     error = _relative_error(ours, expanded_residual(tensors, start))
     solution = converge(our_engine, tensors, note)
     known = with_intermediates(our_engine, tensors, solution.amplitudes)
+    note("compiling what is timed")
+    compiled_code().wait()
+    neighbours = Neighbours()
     rows = tuple(_rows(known, options.repeats, note))
-    return Report(options, rows, first, error, solution, time.perf_counter() - begin)
+    others = neighbours.share()
+    return Report(options, rows, first, error, solution, time.perf_counter() - begin, others)
 
 
 def _check_memory(options: Options) -> None:
@@ -441,6 +454,7 @@ def _rows(known: Tensors, repeats: int, note: Callable[[str], None]) -> Iterator
 def _measured(term: Term, left: Array, right: Array, repeats: int) -> Row:
     """Both engines in turn, after one call each that is not timed."""
     error = _error_over_bound(term, left, right)
+    compiled_code().wait()  # that call was another one's if it did not wait
     times = [
         (
             _seconds(lambda: contract(term.expression, left, right)),
@@ -448,8 +462,17 @@ def _measured(term: Term, left: Array, right: Array, repeats: int) -> Row:
         )
         for _ in range(repeats + 1)
     ][1:]
-    ours, numpy = (median(column) for column in zip(*times, strict=True))
-    return Row(term.name, term.expression, _flops(term, left, right) / 1e9, ours, numpy, error)
+    columns = list(zip(*times, strict=True))
+    ours, numpy = map(median, columns)
+    spread = max(map(_spread, columns))
+    gflop = _flops(term, left, right) / 1e9
+    return Row(term.name, term.expression, gflop, ours, numpy, spread, error)
+
+
+def _spread(times: Sequence[float]) -> float:
+    """The distance between the quartiles in medians."""
+    low, high = np.percentile(times, (25, 75))
+    return float(high - low) / median(times)
 
 
 def _seconds(call: Callable[[], object]) -> float:
@@ -486,7 +509,10 @@ def _error_over_bound(term: Term, left: Array, right: Array) -> float:
 
 # --- printing --------------------------------------------------------------------------------
 
-HEADINGS = ("term", "expression", "GFLOP", "contract", "GFLOP/s", "einsum", "ratio", "err/bound")
+HEADINGS = (
+    *("term", "expression", "GFLOP", "contract", "GFLOP/s"),
+    *("einsum", "ratio", "spread", "err/bound"),
+)
 LEFT_COLUMNS = 2
 
 
@@ -522,6 +548,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{row.gflop / row.ours:.1f}",
         _duration(row.numpy),
         f"{row.ratio:.2f}x",
+        f"{row.spread:.0%}",
         f"{row.error:.1e}",
     )
 
@@ -550,7 +577,15 @@ def _findings(report: Report) -> list[str]:
         f"equations in float64 (limit {_residual_limit(report.options):.1e})",
         f"planning  the first residual, planning included, took {_duration(report.first_calls)}; "
         f"everything {_duration(report.seconds)}",
+        f"times     medians after a call that does not count; spread: of their middle half; "
+        f"{_others(report.others)}",
     ]
+
+
+def _others(share: float | None) -> str:
+    if share is None:
+        return "what else the machine did is not known"
+    return f"other processes took {share:.0%} of the processor meanwhile"
 
 
 def verdict(report: Report) -> str:

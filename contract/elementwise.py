@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any
 
-import numpy as np
-
 from contract.call_text import said
 from contract.compute import ComputeType
-from contract.errors import InvalidValueError, UnsupportedTypeError
+from contract.errors import InvalidValueError
 from contract.evaluation import (
     beta_of,
+    data_type,
     handle_for,
     written_arguments,
 )
@@ -21,7 +20,6 @@ from contract.operators import BinaryOperator, Operator, binary
 from contract.order import frozen
 from contract.request import Combination, Options, Reducing, Written
 from contract.run.arrays import Array
-from contract.run.libraries import numpy_type
 from contract.whole import whole
 
 __all__ = ["elementwise_binary", "elementwise_trinary", "permute", "reduce"]
@@ -61,7 +59,7 @@ def permute(
             compute_type,
             (operator,),
             memory_limit=memory_limit,
-            dtype=_type(dtype),
+            dtype=data_type(dtype),
             form=form,
         )
         scalars = alpha, 0, 0
@@ -142,7 +140,7 @@ def elementwise_binary(
             compute_type,
             frozen(operators),
             memory_limit=memory_limit,
-            dtype=_type(dtype),
+            dtype=data_type(dtype),
             form=Combination((binary(op),)),
         )
         scalars = alpha, 0, gamma
@@ -187,7 +185,7 @@ def elementwise_trinary(
             compute_type,
             frozen(operators),
             memory_limit=memory_limit,
-            dtype=_type(dtype),
+            dtype=data_type(dtype),
             form=Combination((binary(op_ab), binary(op_abc))),
         )
         scalars = alpha, beta, gamma
@@ -202,16 +200,6 @@ def _asked(
     if len(arrays) != count:
         raise InvalidValueError(f"The operation takes {count} operands: it got {len(arrays)}.")
     return written, arrays
-
-
-def _type(dtype: Any) -> np.dtype[Any] | None:
-    if dtype is None:
-        return None
-    try:
-        found: np.dtype[Any] = np.dtype(numpy_type(dtype)).newbyteorder("=")
-    except (TypeError, ValueError, SyntaxError):
-        raise UnsupportedTypeError(f"dtype is a NumPy data type: it is {dtype!r}.") from None
-    return found
 
 
 def _pairs(padding: Any) -> tuple[tuple[int, int], ...]:

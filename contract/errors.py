@@ -8,6 +8,7 @@ __all__ = [
     "ContractError",
     "ExecutionError",
     "InsufficientWorkspaceError",
+    "InvalidPathError",
     "InvalidValueError",
     "NotSupportedError",
     "UnsupportedTypeError",
@@ -24,6 +25,10 @@ class InvalidValueError(ContractError, ValueError):
     """An expression, extent, stride, scalar or option breaks a rule."""
 
     status = "INVALID_VALUE"
+
+
+class InvalidPathError(InvalidValueError, RuntimeError, IndexError):
+    """A path leaves several operands, or takes some that are not there."""
 
 
 class UnsupportedTypeError(ContractError, TypeError):

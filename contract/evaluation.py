@@ -21,13 +21,14 @@ from contract.run.arrays import (
 )
 from contract.run.call import BoundCall, Call
 from contract.run.cupy_module import cupy_of, import_cupy
-from contract.run.libraries import library_of
+from contract.run.libraries import library_of, numpy_type
 
 __all__ = [
     "arrays_of",
     "beta_of",
     "bound_call",
     "cuts_of",
+    "data_type",
     "evaluate",
     "handle_for",
     "interleaved_arguments",
@@ -127,7 +128,7 @@ def _bound(
 
 def _is_plain(options: Options) -> bool:
     """Whether ``contract`` looks a call with these options up by itself."""
-    beyond = options.operators, options.dtype, options.form, options.slices
+    beyond = options.operators, options.dtype, options.form, options.slices, options.axes
     return beyond == (None,) * len(beyond)
 
 
@@ -202,6 +203,17 @@ def require_kind(kind: Arrays, operands: Sequence[Any], out: Any = None, c: Any 
     given = [(f"operand {at}", x) for at, x in enumerate(operands)]
     given += [(name, x) for name, x in (("out", out), ("c", c)) if x is not None]
     require_one_kind(kind, given)
+
+
+def data_type(dtype: Any) -> np.dtype[Any] | None:
+    """What a caller wrote for ``dtype``, in native bytes."""
+    if dtype is None:
+        return None
+    try:
+        found: np.dtype[Any] = np.dtype(numpy_type(dtype)).newbyteorder("=")
+    except (TypeError, ValueError, SyntaxError):
+        raise UnsupportedTypeError(f"dtype is a NumPy data type: it is {dtype!r}.") from None
+    return found
 
 
 def cuts_of(slices: Any) -> Cuts | None:

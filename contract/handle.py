@@ -1,6 +1,6 @@
 """Handle: one device or the host; its executor, plan cache, settings and memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from operator import index
 from os import PathLike
@@ -32,7 +32,7 @@ from contract.run.arrays import Arrays, require_host_scalar
 from contract.run.binding import bind, bind_workspace
 from contract.run.call import Call
 from contract.run.cupy_module import import_cupy
-from contract.run.executor import Executor, Loaded
+from contract.run.executor import Executor, Loaded, held_bytes
 from contract.run.host import HostExecutor
 
 __all__ = ["Handle", "default_handle", "device_handle"]
@@ -42,9 +42,10 @@ class Handle:
     """Plans and runs operations on the host or on a GPU; usable from many threads at once.
 
     ``device`` is the number of a GPU, or a cupy.cuda.Device; None: the host. ``kernels`` ("auto",
-    "numba" or "numpy") and ``threads`` are the host's and override the environment, which is
-    read once, here. ``cache_lines`` bounds the plan cache, ``preference`` is that of every plan
-    made without one.
+    "numba" or "numpy"), ``threads`` and ``compile`` ("background": NumPy's kernels run while others
+    are compiled; "wait") are the host's. They and ``cache_lines``, the bound of the plan cache,
+    override the environment, which is read once, here. ``preference`` is that of every plan made
+    without one.
 
     NotSupportedError without CuPy or a GPU.
     """
@@ -54,8 +55,9 @@ class Handle:
         device: Any = None,
         kernels: str | None = None,
         threads: int | None = None,
-        cache_lines: int = 64,
+        cache_lines: int | None = None,
         preference: PlanPreference | None = None,
+        compile: str | None = None,
     ) -> None:
         if preference is not None:
             require_kind("preference", preference, PlanPreference)
@@ -63,15 +65,17 @@ class Handle:
         LOGGER.apply(self.settings.logging, nvtx_ranges)
         self.executor: Executor
         if device is None:
-            self.executor = _host_executor(self.settings, kernels, threads)
+            self.executor = _host_executor(self.settings, kernels, threads, compile)
         else:
-            self.executor = _device_executor(self.settings, device, kernels, threads)
+            given = {"kernels": kernels, "threads": threads, "compile": compile}
+            self.executor = _device_executor(self.settings, device, given)
         self.arrays = self.executor.arrays
         self.preference = PlanPreference() if preference is None else preference
         lines, directory = 0, None
         if self.settings.plan_cache:
-            lines, directory = cache_lines, self.settings.cache_directory
-        self.plans: PlanCache[Loaded] = PlanCache(lines)
+            lines = self.settings.cache_lines if cache_lines is None else cache_lines
+            directory = self.settings.cache_directory
+        self.plans: PlanCache[Loaded] = PlanCache(lines, size_of=held_bytes)
         self._kept = KeptPlans(self.executor, directory)
         self._planning = Planning(self.executor, self.plans, self._kept)
 
@@ -317,18 +321,24 @@ class Handle:
         self.close()
 
 
-def _host_executor(settings: Settings, kernels: str | None, threads: int | None) -> HostExecutor:
+def _host_executor(
+    settings: Settings, kernels: str | None, threads: int | None, compile: str | None
+) -> HostExecutor:
     family = settings.kernels if kernels is None else kernels
     if not isinstance(family, str) or family not in ("auto", "numba", "numpy"):
         raise InvalidValueError(f"kernels is 'auto', 'numba' or 'numpy': it is {family!r}.")
     threads = settings.threads if threads is None else threads
     if not is_integer(threads) or threads < 0:
         raise InvalidValueError(f"threads is an integer of 0 or more: it is {threads!r}.")
-    return HostExecutor(family, threads, settings.calibration_directory, settings.check)
+    mode = settings.compile if compile is None else compile
+    if not isinstance(mode, str) or mode not in ("background", "wait"):
+        raise InvalidValueError(f"compile is 'background' or 'wait': it is {mode!r}.")
+    found = settings.calibration_directory, settings.check, mode == "wait", settings.most_threads
+    return HostExecutor(family, threads, *found)
 
 
-def _device_executor(settings: Settings, device: Any, kernels: Any, threads: Any) -> Executor:
-    for name, value in (("kernels", kernels), ("threads", threads)):
+def _device_executor(settings: Settings, device: Any, given: Mapping[str, Any]) -> Executor:
+    for name, value in given.items():
         if value is not None:
             raise InvalidValueError(
                 f"{name} is a setting of the host: it is {value!r} for device {device!r}."

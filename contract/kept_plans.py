@@ -1,4 +1,4 @@
-"""Plans of one handle on disk: taken from files, and kept for later processes."""
+"""How one handle's plans were decided, on disk: taken from files, kept for later processes."""
 
 import warnings
 from collections.abc import Iterable
@@ -7,9 +7,10 @@ from time import monotonic
 from weakref import finalize
 
 from contract.codec import is_storable
-from contract.descriptors import OperationDescriptor, PlanPreference
+from contract.descriptors import Algo, AutotuneMode, OperationDescriptor, PlanPreference
 from contract.errors import CacheFileError
 from contract.logging import LOGGER, Level
+from contract.order import is_searched
 from contract.plan_files import PlanStore, Record, read_plans, store_path, write_plans
 from contract.run.executor import Executor, Loaded
 
@@ -22,6 +23,7 @@ class KeptPlans:
     """What files have for one executor; ``directory`` has the one that all processes share.
 
     That is written now and then, and at the end of the process at the latest; None: there is none.
+    It has what took long to decide: orders of products that were searched, and measured plans.
     """
 
     def __init__(self, executor: Executor, directory: Path | None) -> None:
@@ -37,7 +39,7 @@ class KeptPlans:
     def find(self, operation: OperationDescriptor, preference: PlanPreference) -> Record | None:
         """The record of a plan for the operation that was asked for with the preference."""
         record = self._read.get((operation, preference)) if self._read else None
-        if record is None and self._store is not None:
+        if record is None and self._store is not None and _takes_long(operation, preference):
             record = self._store.find(operation, preference)
             if self._store.refused is not None:
                 LOGGER.log(Level.HINT, f"plans on disk are not used: {self._store.refused}")
@@ -45,9 +47,9 @@ class KeptPlans:
 
     def add(self, preference: PlanPreference, planned: Loaded) -> None:
         """Keep a new plan for later processes."""
-        if self._store is None:
+        if self._store is None or not _takes_long(planned.plan.operation, preference):
             return
-        self._store.add(Record(preference, planned.plan, planned.measured))
+        self._store.add(Record.of(preference, planned.plan, planned.measured))
         if monotonic() - self._saved_at > SECONDS_BETWEEN_SAVES:
             self._saved_at = monotonic()
             _save(self._store)
@@ -58,13 +60,13 @@ class KeptPlans:
             _save(self._store)
 
     def write(self, path: Path, plans: Iterable[tuple[PlanPreference, Loaded]]) -> int:
-        """Write those plans that are settled, whole and storable to a file; their number."""
-        settled = [
-            Record(preference, loaded.plan, loaded.measured)
+        """Write those plans that are decided, whole and storable to a file; their number."""
+        decided = [
+            Record.of(preference, loaded.plan, loaded.measured)
             for preference, loaded in plans
-            if loaded.settled and loaded.plans == (loaded.plan,)
+            if loaded.decided and loaded.plans[0] == loaded.plan
         ]
-        records = [each for each in settled if is_storable(each, Record)]
+        records = [each for each in decided if is_storable(each, Record)]
         write_plans(path, records, self._executor.identity)
         return len(records)
 
@@ -73,6 +75,13 @@ class KeptPlans:
         records = read_plans(path, self._executor.identity)
         self._read = {(each.operation, each.preference): each for each in records}
         return len(records)
+
+
+def _takes_long(operation: OperationDescriptor, preference: PlanPreference) -> bool:
+    """Whether an order of products is searched, or candidates are measured."""
+    if preference.algo is Algo.DEFAULT_PATIENT or preference.autotune is not AutotuneMode.NONE:
+        return True
+    return is_searched(len(operation.inputs), preference.path)
 
 
 def _save(store: PlanStore) -> None:

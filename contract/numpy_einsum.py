@@ -6,27 +6,31 @@ arrays give what cupy.einsum gives.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from contract.call_text import said
-from contract.errors import InvalidValueError, UnsupportedTypeError
+from contract.errors import InvalidPathError, InvalidValueError, UnsupportedTypeError
 from contract.evaluation import arrays_of, handle_for, interleaved_arguments
 from contract.expression import Expression, mode_extents
 from contract.handle import Handle
 from contract.interop import evaluate
-from contract.layout import overlaps
+from contract.layout import diagonal, overlaps
 from contract.logging import LOGGER, UNWATCHED
-from contract.order import contraction_path, frozen, is_path_name
+from contract.numpy_layout import Factor, axes_of_loops, axes_of_product, factors_of, is_assigned
+from contract.order import Path, contraction_path, explicit_path, frozen, is_path_name
 from contract.request import Options, Written, call_for, common_type, repeated, resolve_notation
-from contract.run.arrays import Array, Arrays, Layout, is_array
-from contract.run.call import Call
+from contract.run.arrays import Array, Arrays, Layout, is_array, is_overridden
+from contract.run.call import Call, check_output_type
 from contract.run.libraries import library_among, numpy_type
+from contract.run.numpy_products import einsum as numpy_einsum
 from contract.whole import whole
 
 __all__ = ["einsum", "einsum_path"]
 
+NUMPY_LABELS = 52
 _CASTINGS = ("no", "equiv", "safe", "same_kind", "unsafe")
 
 
@@ -36,7 +40,7 @@ def einsum(
     out: Any = None,
     optimize: Any = False,
     dtype: Any = None,
-    order: str = "K",
+    order: str | None = "K",
     casting: Any = None,
     stream: Any = None,
 ) -> Any:
@@ -45,10 +49,13 @@ def einsum(
     ``einsum("ij,jk->ik", a, b)``, with implicit outputs, ellipses and the interleaved form, as
     numpy.einsum: a new array (a scalar for rank 0, a writeable view where one operand is only
     transposed or its diagonal taken), or ``out``. Products of more than two operands are always
-    ordered; ``optimize`` chooses how, as NumPy or opt_einsum take it. ``casting`` is the rule by
-    which operands become ``dtype``: "safe" if not given, as NumPy has it; for CuPy arrays
-    "unsafe", as CuPy has it, their results of rank 0 are arrays, and what is no array beside them
-    is copied to their device. ``stream`` is ``contract``'s.
+    ordered; ``optimize`` chooses how, as NumPy or opt_einsum take it. Types, the layout of a
+    result and what ``out`` takes follow NumPy's rules, which differ with ``optimize``: ``casting``
+    is "safe" if not given, "same_kind" for products of two operands with it. For CuPy arrays it
+    is "unsafe", as CuPy has it, their results of rank 0 are arrays, and what is no array beside
+    them is copied to their device. ``stream`` is ``contract``'s.
+
+    What NumPy would hand on to the operands' class (dask, sparse), goes there.
 
     Raises ValueError for notation and shapes, TypeError for types and casts, as NumPy does.
     Source: numpy.einsum, cupy.einsum.
@@ -69,11 +76,23 @@ def einsum(
                 result = call.fresh(given, 1)
                 return result if result.ndim else result[()]
     with LOGGER.call("einsum", said(einsum, locals())) if LOGGER.active else UNWATCHED:
+        if any(map(is_overridden, (*operands, out))):
+            return _einsum_elsewhere(operands, out, optimize, dtype, order, casting, stream)
         if library_among(operands) is not None:
             asked = optimize, dtype, order, casting
             return _einsum_of_library(handle, operands, out, *asked, stream)
         with handle.arrays.on(stream):
             return _einsum(handle, operands, out, optimize, dtype, order, casting)
+
+
+def _einsum_elsewhere(operands: Sequence[Any], *asked: Any) -> Any:
+    """What NumPy makes of operands of a class with functions of its own."""
+    names = "out", "optimize", "dtype", "order", "casting", "stream"
+    usual = None, False, None, "K", None, None
+    given = {
+        name: x for name, x, default in zip(names, asked, usual, strict=True) if x is not default
+    }
+    return numpy_einsum(*operands, **given)
 
 
 def _einsum_of_library(
@@ -93,7 +112,7 @@ def _einsum_of_library(
         order=_order(order),
         optimize=frozen(_path(optimize, len(given))),
         dtype=None if dtype is None else np.dtype(numpy_type(dtype)),
-        casting=_casting("same_kind" if casting is None else casting),
+        casting=_casting(casting) or "same_kind",
     )
     return evaluate(handle, written, given, options, out, stream=stream)
 
@@ -112,8 +131,7 @@ def _einsum(
     if out is not None and not is_array(out):
         raise UnsupportedTypeError("keyword parameter out must be an array for einsum")
     arrays = arrays_of(kind, [kind.from_host(x) for x in given], out)
-    path = _path(optimize, len(arrays))
-    layout, rule = _order(order), _casting(kind.default_casting if casting is None else casting)
+    path, layout, rule = _path(optimize, len(arrays)), _order(order), _casting(casting)
     wanted = None if dtype is None else np.dtype(dtype)
     expression = resolve_notation(written, [x.shape for x in arrays])
     _require_distinct_output(expression)
@@ -122,47 +140,92 @@ def _einsum(
         view = _view(kind, arrays[0], expression)
         if view is not None:
             return view if view.ndim else view[()]
-    computed = _computed_type(arrays, out, wanted, rule)
-    options = Options(
-        order=layout, optimize=path, dtype=computed, casting=rule, same=repeated(given)
-    )
-    layouts = [kind.layout(x) for x in arrays]
+    is_product = kind.device is None and _ends_in_product(optimize, expression)
+    if rule is None:
+        rule = "same_kind" if is_product else kind.default_casting
+    computed = _computed_type(arrays, None if is_product else out, wanted, rule)
+    options = Options(layout, optimize=path, dtype=computed, casting=rule, same=repeated(given))
+    request = _Request(handle, written, arrays, expression, computed, options)
     if out is not None:
-        shape = tuple(extents[mode] for mode in expression.output)
         target = kind.as_array(out)
-        _check_out(kind, target, shape)
-        if target.shape == shape and not _overlaps_itself(target):
-            call = _call(handle, written, layouts, options, kind.layout(target))
-            call.into(arrays, target, None, (1, 0, 0))
-            return out
-    call = _call(handle, written, layouts, options, None)
-    if LOGGER.active:
-        result = call.into(arrays, None, None, (1, 0, 0))
-    else:
-        result = call.fresh(arrays, 1)
-    if out is not None:
-        kind.copy_into(kind.as_array(out), result)
+        request.write(target, tuple(extents[mode] for mode in expression.output), is_product)
         return out
-    if wanted is None and isinstance(operands[0], str):
+    call = request.call_for_new(is_product)
+    result = _fresh(call, arrays)
+    if dtype is None and isinstance(operands[0], str):
         head = (operands[0], "numpy", order, casting, frozen(optimize), options.same)
-        handle.plans.remember(call.loaded, (*head, *kind.flat(layouts)), call)
+        handle.plans.remember(call.loaded, (*head, *kind.flat(request.layouts)), call)
     return result if result.ndim else result[()]
 
 
-def _call(
-    handle: Handle,
-    written: Written,
-    layouts: Sequence[Layout],
-    options: Options,
-    out: Layout | None,
-) -> Call:
-    """The planned call, from the cache where it is there."""
-    key = (written, options, *layouts, out)
-    call = handle.plans.find(key)
-    if call is None:
-        call = call_for(handle, written, layouts, options, out, runs=True)
-        handle.plans.remember(call.loaded, key, call)
-    return call
+def _fresh(call: Call, arrays: Sequence[Array]) -> Array:
+    return call.into(arrays, None, None, (1, 0, 0)) if LOGGER.active else call.fresh(arrays, 1)
+
+
+class _Request:
+    """A call of einsum that is read and checked."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        written: Written,
+        arrays: Sequence[Array],
+        expression: Expression,
+        computed: np.dtype[Any],
+        options: Options,
+    ) -> None:
+        self.handle = handle
+        self.written = written
+        self.arrays = arrays
+        self.expression = expression
+        self.computed = computed
+        self.options = options
+        self.layouts = [handle.arrays.layout(x) for x in arrays]
+
+    def write(self, out: Array, shape: tuple[int, ...], is_product: bool) -> None:
+        """The result of this shape in ``out``; assigned where it cannot be computed there."""
+        kind, casting = self.handle.arrays, self.options.casting
+        _check_out(kind, out, shape)
+        if is_product and not self._is_assigned():
+            check_output_type(self.computed, out.dtype, casting)
+        fits = out.shape == shape and np.can_cast(self.computed, out.dtype, casting)
+        if fits and not _overlaps_itself(out):
+            self._call(self.options, kind.layout(out)).into(self.arrays, out, None, (1, 0, 0))
+        else:
+            kind.copy_into(out, _fresh(self._call(self.options, None), self.arrays))
+
+    def _is_assigned(self) -> bool:
+        """Whether NumPy assigns a product to ``out``, of whatever type; so on most long paths."""
+        return len(self.layouts) > 2 or is_assigned(self.expression, self._factors)
+
+    def call_for_new(self, is_product: bool) -> Call:
+        """The call that makes a new array, laid out as NumPy has it."""
+        options = self.options
+        if options.layout == "K":
+            options = replace(options, axes=self._axes(is_product))
+        return self._call(options, None)
+
+    def _axes(self, is_product: bool) -> tuple[int, ...] | None:
+        """Those of a new result, fastest first; None, the cheapest, where paths decide."""
+        on_path = is_product or self.handle.arrays.device is not None
+        if on_path and len(self.layouts) > 2:
+            return None
+        find = axes_of_product if is_product else axes_of_loops
+        return find(self.expression, self._factors)
+
+    @property
+    def _factors(self) -> list[Factor]:
+        return factors_of(self.expression, [(x.shape, x.strides) for x in self.layouts])
+
+    def _call(self, options: Options, out: Layout | None) -> Call:
+        """The planned call, from the cache where it is there."""
+        plans = self.handle.plans
+        key = (self.written, options, *self.layouts, out)
+        call = plans.find(key)
+        if call is None:
+            call = call_for(self.handle, self.written, self.layouts, options, out, runs=True)
+            plans.remember(call.loaded, key, call)
+        return call
 
 
 def einsum_path(*operands: Any, optimize: Any = "greedy") -> tuple[list[Any], str]:
@@ -239,14 +302,42 @@ def _path(optimize: Any, count: int, unordered: bool = True) -> Any:
         return optimize if count > 2 else "auto"  # NumPy does not look at it either
     if callable(optimize):
         return optimize
-    if len(optimize) and optimize[0] == "einsum_path":
-        return tuple(tuple(group) for group in optimize[1:])
+    if _is_explicit(optimize):
+        return _complete(optimize[1:], count)
     if len(optimize) == 2 and isinstance(optimize[0], str):
         return _path(optimize[0], count)  # the limit bounds an intermediate NumPy would make
     raise UnsupportedTypeError(f"Did not understand the path: {optimize!r}.")
 
 
+def _ends_in_product(optimize: Any, expression: Expression) -> bool:
+    """Whether NumPy's last step is a product of two operands, not its loops."""
+    count = len(expression.inputs)
+    if optimize is False or count < 2:
+        return False
+    if _is_explicit(optimize):
+        return len(optimize[-1]) == 2
+    is_summed = len(expression.output) < len(expression.labels)
+    return count == 2 or (optimize is not None and is_summed)
+
+
+def _is_explicit(optimize: Any) -> bool:
+    """Whether it is a path as einsum_path gives it."""
+    return isinstance(optimize, Sequence) and len(optimize) > 0 and optimize[0] == "einsum_path"
+
+
+def _complete(path: Sequence[Any], count: int) -> Path:
+    """The path; InvalidPathError (a RuntimeError) unless it leaves one of ``count`` operands."""
+    groups, left = explicit_path(path, count)
+    if left != 1:
+        raise InvalidPathError(
+            f"A path contracts all operands: {groups} leaves {left} of {count} operands."
+        )
+    return groups
+
+
 def _order(order: Any) -> str:
+    if order is None:
+        return "K"
     if not isinstance(order, str):
         raise UnsupportedTypeError(f"order must be a string: it is a {type(order).__name__}.")
     if order.upper() not in ("C", "F", "A", "K"):
@@ -255,9 +346,9 @@ def _order(order: Any) -> str:
 
 
 def _casting(casting: Any) -> Any:
-    if not isinstance(casting, str):
+    if casting is not None and not isinstance(casting, str):
         raise UnsupportedTypeError(f"casting must be a string: it is a {type(casting).__name__}.")
-    if casting not in _CASTINGS:
+    if casting not in (None, *_CASTINGS):
         raise InvalidValueError(f"casting must be one of {_CASTINGS}: it is {casting!r}.")
     return casting
 
@@ -320,9 +411,8 @@ def _view(kind: Arrays, x: Array, expression: Expression) -> Array | None:
     modes, output = expression.inputs[0], expression.output
     if set(modes) - set(output):
         return None
-    strides = [
-        sum(stride for mode, stride in zip(modes, x.strides, strict=True) if mode == wanted)
-        for wanted in output
-    ]
-    shape = [x.shape[modes.index(mode)] for mode in output]
-    return kind.as_strided(x, shape, strides)
+    if kind.device is None and len(modes) <= NUMPY_LABELS:
+        return numpy_einsum(x, modes, output)  # a view whose base is x
+    distinct, extents, strides = diagonal(modes, x.shape, x.strides)
+    at = [distinct.index(mode) for mode in output]
+    return kind.as_strided(x, [extents[each] for each in at], [strides[each] for each in at])

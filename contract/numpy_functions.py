@@ -11,8 +11,9 @@ import numpy as np
 
 from contract.api import contract
 from contract.errors import InvalidValueError
-from contract.run.arrays import Array
+from contract.run.arrays import Array, is_overridden
 from contract.run.libraries import library_of
+from contract.run.numpy_products import tensordot as numpy_tensordot
 from contract.whole import whole
 
 __all__ = ["tensordot", "transpose"]
@@ -23,11 +24,15 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Array:
     """The sum over ``axes`` of a and of b: the other axes of a, then those of b.
 
     ``axes`` is a pair of axes or of sequences of them, or a number: the last ones of a and the
-    first ones of b, in order. The layout of the result is the cheapest.
+    first ones of b, in order. The layout of the result is the cheapest. What NumPy would hand on
+    to the class of a or b (dask, sparse), goes there.
 
     Raises InvalidValueError (a ValueError) unless each axis of a has a partner of its extent.
     Source: numpy.tensordot.
     """
+    if is_overridden(a) or is_overridden(b):
+        found: Array = numpy_tensordot(a, b, axes)
+        return found
     ranks = np.ndim(a), np.ndim(b)
     summed = [_axes(each, rank) for each, rank in zip(_pair(axes, ranks[0]), ranks, strict=True)]
     if len(summed[0]) != len(summed[1]):

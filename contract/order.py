@@ -8,9 +8,19 @@ from itertools import chain
 from math import prod
 from typing import Any
 
-from contract.errors import InvalidValueError
+from contract.errors import InvalidPathError, InvalidValueError
 
-__all__ = ["Pair", "Path", "contraction_path", "frozen", "is_path_name", "is_slight", "pairs_of"]
+__all__ = [
+    "Pair",
+    "Path",
+    "contraction_path",
+    "explicit_path",
+    "frozen",
+    "is_path_name",
+    "is_searched",
+    "is_slight",
+    "pairs_of",
+]
 
 CALL_WORK = 1 << 12  # multiply-adds that take as long as calling a step: some microseconds
 TRIED_AT_ONCE = 4  # operands; "auto" tries all orders of so many in less time than greedily one
@@ -98,7 +108,8 @@ def contraction_path(
 ) -> Path:
     """Positions contracted at each stage, as in numpy.einsum_path and opt_einsum."""
     if not isinstance(path, (str, bool)) and isinstance(path, Sequence):
-        return _checked(path, len(inputs))
+        groups, left = explicit_path(path, len(inputs))
+        return groups if left == 1 else (*groups, tuple(range(left)))
     _require_path(path)
     if len(inputs) <= 2 or path is False:
         return (tuple(range(len(inputs))),)
@@ -107,6 +118,11 @@ def contraction_path(
     if isinstance(path, str):
         return _named(path, inputs, output, extents)
     return _by_function(path, inputs, output, extents)
+
+
+def is_searched(count: int, path: Hashable | Any) -> bool:
+    """Whether to look for a path of ``count`` operands takes longer than a plan by a given one."""
+    return count > TRIED_AT_ONCE and (path is True or isinstance(path, str))
 
 
 def frozen(value: Any) -> Any:
@@ -186,21 +202,20 @@ def _require_path(path: Any) -> None:
         )
 
 
-def _checked(path: Sequence[Any], count: int) -> Path:
-    """The explicit path as tuples, completed by one last group if it leaves several operands."""
+def explicit_path(path: Sequence[Any], count: int) -> tuple[Path, int]:
+    """The path of a caller as tuples, and how many of ``count`` operands it leaves."""
     try:
         groups = tuple(tuple(int(position) for position in group) for group in path)
     except (TypeError, ValueError):
         raise InvalidValueError(
             f"A path is a sequence of groups of positions: it is {path!r}."
         ) from None
-    left = reduce(_contract_group, groups, count)
-    return groups if left == 1 else (*groups, tuple(range(left)))
+    return groups, reduce(_contract_group, groups, count)
 
 
 def _contract_group(left: int, group: tuple[int, ...]) -> int:
     if not group or len(set(group)) != len(group) or not all(0 <= at < left for at in group):
-        raise InvalidValueError(
+        raise InvalidPathError(
             f"A path contracts distinct positions among the operands that are left: "
             f"{left} are left, the group is {group}."
         )

@@ -5,12 +5,18 @@ kinds of steps, and every executor, the explainer and the workspace read the sam
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
 
 from contract.compute import ComputeType, is_complex
-from contract.descriptors import Algo, JitMode, OperationDescriptor, Padding, TensorDescriptor
+from contract.descriptors import (
+    Algo,
+    OperationDescriptor,
+    Padding,
+    PlanPreference,
+    TensorDescriptor,
+)
 from contract.kernels.gett_tiles import Share
 from contract.operators import BinaryOperator, Operator
 from contract.text import Row, aligned, count, ratio, seconds
@@ -289,7 +295,8 @@ class Plan:
     ``offsets`` place each slot's tensor in the workspace (bytes; -1: the caller gives it).
     ``considered`` has a decision for each operation, in the order of the steps it led to.
     ``addend_only`` is what alpha = 0 leaves of a product or a reduction: D = beta * op(C), or
-    zeros, with no input read. ``jit_mode`` is the preference's, for the executor's kernels.
+    zeros, with no input read. ``preference`` is the one it was made by, with the path that was
+    found: the same machine makes the same plan from it, without looking for a path.
     """
 
     slots: tuple[Slot, ...]
@@ -299,8 +306,8 @@ class Plan:
     operation: OperationDescriptor
     considered: tuple[Decision, ...]
     naive_flops: int
+    preference: PlanPreference = field(compare=False)
     addend_only: Elementwise | None = None
-    jit_mode: JitMode = JitMode.NONE
 
     @property
     def inputs(self) -> int:
@@ -442,13 +449,15 @@ def _title(plan: Plan) -> str:
 
 
 def _totals(plan: Plan) -> Iterator[str]:
-    largest = plan.largest_intermediate
+    elements = plan.largest_intermediate
+    largest = f"{count(elements)}elements" if elements else "none"
+    workspace = f"{count(plan.workspace)}B" if plan.workspace else "none"
     yield (
         f"naive {count(plan.naive_flops)}FLOP, optimised {count(plan.flops)}FLOP "
         f"({ratio(plan.naive_flops, max(plan.flops, 1))}x), {count(plan.moved_bytes)}B moved"
     )
     yield (
-        f"largest intermediate {count(largest)}elements, workspace {count(plan.workspace)}B, "
+        f"largest intermediate: {largest}; workspace: {workspace}; "
         f"predicted {seconds(plan.seconds)}"
     )
 

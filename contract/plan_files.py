@@ -3,8 +3,8 @@
 A file is a JSON object: ``schema``, the number of this format; ``maker``, the library's version, a
 fingerprint of the sources that plan, and the device; ``records``, each a text of JSON under the
 digest of its operation and preference, the oldest first; and ``checksum`` of these. The texts are
-decoded, and their plans verified, one by one when they are asked for. A plan cannot make the
-library touch memory outside its arrays, whoever wrote the file.
+decoded one by one when they are asked for. They hold what was decided, no steps: the plan is made
+again from that, so a file can ask for a slow plan, whoever wrote it, and never for a wrong one.
 """
 
 import hashlib
@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,6 @@ from contract.errors import CacheFileError, InvalidValueError
 from contract.forks import reentrant_lock
 from contract.plan import Plan
 from contract.replacing import UNFINISHED, replacing
-from contract.verification import verify
 from contract.version import VERSION
 
 try:
@@ -48,6 +46,7 @@ __all__ = [
     "PlanStore",
     "Record",
     "identity_of",
+    "plan_digest",
     "plan_files_in",
     "read_plans",
     "store_path",
@@ -64,16 +63,22 @@ Texts = dict[str, str]  # records by digest, the oldest first
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A plan and the preference it was asked for with; ``seconds`` if it has been measured."""
+    """How the plan is made for ``operation`` where ``preference`` is asked for.
 
+    ``decided`` is the preference that makes it: with its path, rank and limit of workspace.
+    ``digest`` is that of the plan; ``seconds`` are those of the plan if they were measured.
+    """
+
+    operation: OperationDescriptor
     preference: PlanPreference
-    plan: Plan
+    decided: PlanPreference
+    digest: str
     seconds: float | None = None
 
-    @property
-    def operation(self) -> OperationDescriptor:
-        """What the plan does; with the preference, the key of the record."""
-        return self.plan.operation
+    @classmethod
+    def of(cls, preference: PlanPreference, plan: Plan, seconds: float | None = None) -> "Record":
+        """The record of a plan that was asked for with ``preference``."""
+        return cls(plan.operation, preference, plan.preference, plan_digest(plan), seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ def write_plans(path: Path, records: Iterable[Record], identity: Identity) -> No
 
 
 def read_plans(path: Path, identity: Identity) -> tuple[Record, ...]:
-    """The records of a file, every plan verified; CacheFileError says why a file is refused."""
+    """The records of a file; CacheFileError says why a file is refused."""
     texts = _read(path, identity)
     return tuple(_record(path, digest, text) for digest, text in texts.items())
 
@@ -220,6 +225,11 @@ def _newest(others: Texts, added: Texts) -> Texts:
 # --- records ----------------------------------------------------------------------------------
 
 
+def plan_digest(plan: Plan) -> str:
+    """A digest of all that is run: two plans with the same one give the same bits."""
+    return hashed(repr((plan.slots, plan.steps, plan.offsets)))
+
+
 def _digest(operation: OperationDescriptor, preference: PlanPreference) -> str:
     return hashed(dumped(_Key(operation, preference), _Key))
 
@@ -229,13 +239,12 @@ def _text(record: Record) -> str:
 
 
 def _record(path: Path, digest: str, text: str) -> Record:
-    """The record of a text that stands under ``digest``, its plan verified."""
+    """The record of a text that stands under ``digest``."""
     with named(path):
         record: Record = decoded(parsed(text), Record)
         own = _digest(record.operation, record.preference)
         if own != digest:
             raise CacheFileError(f"A record stands under its digest: {own} under {digest}.")
-        verify(record.plan)
     return record
 
 
@@ -250,6 +259,8 @@ def _maker_here(identity: Identity) -> _Maker:
 @cache
 def _fingerprint() -> str:
     """A digest of the sources that decide what a plan is: a changed planner reads no old plans."""
+    from importlib import resources  # few programs keep plans
+
     package = resources.files("contract")
     folders = (package, package / "kernels")
     sources = [each for folder in folders for each in folder.iterdir() if each.name.endswith(".py")]

@@ -29,7 +29,7 @@ from contract.heuristics import HOST, Cpu
 from contract.layout import diagonal, packed_strides
 from contract.network import Layout, Twin, mode_orders, scheduled, twins, unformed
 from contract.operators import BinaryOperator, Operator
-from contract.order import Pair, pairs_of
+from contract.order import Pair, Path, contraction_path, pairs_of
 from contract.plan import (
     Candidate,
     Decision,
@@ -57,8 +57,12 @@ _SCALARS = {2: (Scalar.ALPHA, Scalar.GAMMA), 3: (Scalar.ALPHA, Scalar.BETA, Scal
 
 @dataclass(frozen=True, slots=True)
 class _Network:
-    """Products in order, the mode orders of their results, and which repeat an earlier one."""
+    """Products in order, the mode orders of their results, and which repeat an earlier one.
 
+    ``path`` is the order of products as opt_einsum writes it.
+    """
+
+    path: Path
     pairs: tuple[Pair, ...]
     orders: tuple[tuple[int, ...], ...]
     same: Mapping[int, Twin]
@@ -279,8 +283,15 @@ class _Builder:
             considered=tuple(self.considered),
             naive_flops=self._naive_flops(),
             addend_only=None if self._is_elementwise() else self._addend_alone(),
-            jit_mode=self.preference.jit_mode,
+            preference=self._found_preference(),
         )
+
+    def _found_preference(self) -> PlanPreference:
+        """The preference with the path that was found, where one was looked for."""
+        network = self.known.network
+        if network is None or self.count <= 2:
+            return self.preference
+        return replace(self.preference, path=network.path)
 
     def _addend_alone(self) -> Elementwise:
         return addend_alone(self.operation, self.slots[self.count].tensor)
@@ -414,17 +425,18 @@ class _Builder:
     def _network(self, terms: Sequence[Term], needed: set[int], target: Term) -> _Network:
         """What is multiplied when, and in which orders; found once for plans of all ranks."""
         if self.known.network is None:
-            pairs = self._pairs(terms, needed)
+            path, pairs = self._pairs(terms, needed)
             same = self._twins(terms, pairs)
             orders = self._mode_orders(terms, pairs, target, same)
-            self.known.network = _Network(pairs, orders, same)
+            self.known.network = _Network(path, pairs, orders, same)
         return self.known.network
 
-    def _pairs(self, terms: Sequence[Term], needed: set[int]) -> tuple[Pair, ...]:
-        """The products in an order that keeps little memory alive."""
-        modes = [frozenset(term.modes) for term in terms]
-        pairs = pairs_of(modes, frozenset(needed), self.extents, self.preference.path)
-        return scheduled(pairs, len(terms), self._elements)
+    def _pairs(self, terms: Sequence[Term], needed: set[int]) -> tuple[Path, tuple[Pair, ...]]:
+        """The path, and its products in an order that keeps little memory alive."""
+        modes, kept = [frozenset(term.modes) for term in terms], frozenset(needed)
+        path = contraction_path(modes, kept, self.extents, self.preference.path)
+        pairs = pairs_of(modes, kept, self.extents, path)
+        return path, scheduled(pairs, len(terms), self._elements)
 
     def _twins(self, terms: Sequence[Term], pairs: Sequence[Pair]) -> dict[int, Twin]:
         """The products to share, if there are operands alike.

@@ -1,8 +1,8 @@
-"""An operation -> a plan that is ready to run: looked up, taken from disk, made, or measured."""
+"""An operation -> a plan that is ready to run: looked up, made as a file says, or measured."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 
 from contract.cache import PlanCache
@@ -15,14 +15,20 @@ from contract.descriptors import (
     PlanPreference,
     WorkspacePreference,
 )
-from contract.errors import InsufficientWorkspaceError, UnsupportedTypeError
-from contract.information import report, tuning_text
+from contract.errors import (
+    InsufficientWorkspaceError,
+    InvalidValueError,
+    NotSupportedError,
+    UnsupportedTypeError,
+)
 from contract.kept_plans import KeptPlans
 from contract.logging import LOGGER, Level
 from contract.plan import Plan
+from contract.plan_files import Record, plan_digest
 from contract.planner import ranked_plans
 from contract.run.arrays import Arrays
 from contract.run.executor import Executor, Footprint, Loaded, footprint
+from contract.run.switching import SwitchingPlan
 from contract.run.tuned import TunedPlan, measured_fastest
 from contract.sizes import ADDRESSABLE_BYTES
 
@@ -38,6 +44,14 @@ class Planning:
         self._executor = executor
         self._arrays: Arrays = executor.arrays
 
+    @cached_property
+    def _meanwhile(self) -> "Planning | None":
+        """Plans that need nothing compiled; None where there is nothing to wait for."""
+        stand_in = self._executor.stand_in
+        if stand_in is None:
+            return None
+        return Planning(stand_in, PlanCache(0), KeptPlans(stand_in, None))
+
     def plan(self, operation: OperationDescriptor, preference: PlanPreference) -> Loaded:
         """From the plan cache, from a file, or new."""
         if preference.cache_mode is CacheMode.NONE:
@@ -50,7 +64,7 @@ class Planning:
         if restored is not None:
             return self.plans.put(key, restored, restored=True)
         planned = self.plans.put(key, self._planned(operation, preference))
-        if planned.settled:
+        if planned.decided:
             self.kept.add(preference, planned)
         return planned
 
@@ -58,6 +72,13 @@ class Planning:
         self, operation: OperationDescriptor, preference: PlanPreference
     ) -> Iterator[Loaded]:
         """Plans within the limits by increasing predicted time, from ``kernel_rank`` on."""
+        for loaded in self._candidates(operation, preference):
+            yield self._running(loaded, preference)
+
+    def _candidates(
+        self, operation: OperationDescriptor, preference: PlanPreference
+    ) -> Iterator[Loaded]:
+        """The same, which wait for what is not compiled yet."""
         lacking: list[Footprint] = []
         found = False
         for plan in self._ranked(operation, preference):
@@ -87,15 +108,17 @@ class Planning:
         """A new plan, of which the log says what there is to say."""
         loaded = self._chosen(operation, preference)
         if LOGGER.active:
+            from contract.information import report  # few programs log
+
             plan, needed = loaded.plan, loaded.required_workspace
             report(LOGGER, plan, self._executor.machine, needed, loaded.reasons)
         return loaded
 
     def _chosen(self, operation: OperationDescriptor, preference: PlanPreference) -> Loaded:
         """The best candidate; several to be tuned where the preference asks for that."""
-        candidates = self.candidates(operation, preference)
         if preference.algo is Algo.DEFAULT_PATIENT:
-            return self._fastest(candidates)
+            return self._fastest(self._candidates(operation, preference))
+        candidates = self.candidates(operation, preference)
         first = next(candidates)
         if preference.autotune is AutotuneMode.NONE:
             return first
@@ -112,6 +135,20 @@ class Planning:
             best, seconds = measured_fastest(list(candidates), self._executor)
         return self._load(best.plan, min(seconds))
 
+    def _running(self, loaded: Loaded, preference: PlanPreference) -> Loaded:
+        """The plan, or one that another stands in for while what it needs is compiled."""
+        if self._meanwhile is None:
+            return loaded
+        needs = self._executor.missing(loaded)
+        if not needs:
+            return loaded
+        operation, plain = _like(loaded.plan), _plain(loaded.plan, preference)
+        try:
+            stand_in = next(self._meanwhile.candidates(operation, plain))
+        except InsufficientWorkspaceError:  # but within the limits there is a plan: it has to wait
+            return loaded
+        return SwitchingPlan(loaded, stand_in, needs, self.plans.replace)
+
     def _settle(
         self, preference: PlanPreference, tuned: Loaded, best: Loaded, seconds: float
     ) -> None:
@@ -120,6 +157,8 @@ class Planning:
         self.plans.replace(tuned, settled)
         self.kept.add(preference, settled)
         if LOGGER.logs(Level.INFO):
+            from contract.information import tuning_text
+
             LOGGER.log(Level.INFO, tuning_text(tuned.plans, best.plan, seconds))
 
     # --- which there are ----------------------------------------------------------------------
@@ -145,11 +184,24 @@ class Planning:
     ) -> Loaded | None:
         """The plan that a file has, if it is within the limits here."""
         record = self.kept.find(operation, preference)
-        if record is None or not self._is_within_limits(record.plan, preference):
+        plan = None if record is None else self._made_again(record)
+        if record is None or plan is None or not self._is_within_limits(plan, preference):
             return None
         if LOGGER.logs(Level.INFO):
             LOGGER.log(Level.INFO, f"from a file: {operation_text(operation)}")
-        return self._load(record.plan, record.seconds)
+        return self._running(self._load(plan, record.seconds), preference)
+
+    def _made_again(self, record: Record) -> Plan | None:
+        """The plan that a record was made of; None where it is planned otherwise here."""
+        try:
+            plan = next(self._by_rank(record.operation, record.decided))
+        except (InvalidValueError, NotSupportedError) as error:  # no such path or rank
+            LOGGER.log(Level.HINT, f"a plan on disk is not used: {error}")
+            return None
+        if plan_digest(plan) == record.digest:
+            return plan
+        LOGGER.log(Level.HINT, "a plan on disk is not used: the model decides otherwise by now")
+        return None
 
     def _load(self, plan: Plan, measured: float | None = None) -> Loaded:
         with self._arrays.on(None):
@@ -186,6 +238,19 @@ def _insufficient(
         f"{preference.memory_limit} bytes.",
         least,
     )
+
+
+def _like(plan: Plan) -> OperationDescriptor:
+    """The plan's operation with the layout of the result that the plan has chosen."""
+    output = replace(plan.operation.output, tensor=plan.slots[plan.output].tensor)
+    return replace(plan.operation, output=output, free_layout=False)
+
+
+def _plain(plan: Plan, preference: PlanPreference) -> PlanPreference:
+    """The limits that are asked for and the plan's path, and whatever algorithm is best."""
+    default = PlanPreference(path=plan.preference.path)
+    limits = preference.workspace_limit, preference.memory_limit
+    return replace(default, workspace_limit=limits[0], memory_limit=limits[1])
 
 
 def _answers_like(one: Loaded, other: Loaded) -> bool:

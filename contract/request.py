@@ -44,6 +44,7 @@ from contract.run.call import (
     check_output_type,
     describe,
     fixed_bytes,
+    is_castable,
     scalar_in,
     usable,
 )
@@ -102,6 +103,7 @@ class Options:
 
     ``dtype`` is the type of products and sums (and of a result made here); None: NumPy's
     result type of the operands. ``casting`` is the rule by which ``out`` may have another type.
+    ``axes`` are those of a new result, fastest first, where ``order`` does not say it.
     ``form`` says what is asked where that is not a contraction. ``same`` has for each operand the
     first that is the same array; empty where all differ. ``slices`` are (label, number of chunks),
     one for each mode to slice.
@@ -118,10 +120,11 @@ class Options:
     form: Reducing | Combination | None = None
     same: tuple[int, ...] = ()
     slices: Cuts | None = None
+    axes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
-        if not isinstance(self.order, str) or self.order not in ("F", "C", "K", "A"):
+        if not isinstance(self.order, str) or self.layout not in ("F", "C", "K", "A"):
             raise InvalidValueError(f"order is one of 'F', 'C', 'K', 'A': it is {self.order!r}.")
         try:
             hash(self.optimize)
@@ -146,6 +149,11 @@ class Options:
             raise InvalidValueError(
                 f"operators is a sequence of operators, their names or None: it is {operators!r}."
             )
+
+    @property
+    def layout(self) -> str:
+        """The order, whichever letters it was written with."""
+        return self.order.upper()
 
     @property
     def compute(self) -> ComputeType | None:
@@ -290,11 +298,11 @@ def operation_for(
         Operand(describe(layout), modes, operator)
         for layout, modes, operator in zip(layouts, expression.inputs, operators, strict=False)
     )
-    dtype = _common_type(layouts) if options.dtype is None else options.dtype
+    dtype = _type_of_result(layouts, options)
     item_size(type_name(dtype))
-    free = out is None and options.order == "K" and _is_distinct(expression.output)
+    is_fixed = out is not None or options.layout != "K" or options.axes is not None
+    free = not is_fixed and _is_distinct(expression.output)
     if isinstance(options.form, Combination):
-        check_output_type(_common_type(layouts), dtype, options.casting)
         padding = _padding(options.form, dtype if out is None else out.dtype, len(shape))
         result = Operand(
             _output_tensor(arrays, _padded(shape, padding), dtype, layouts, options, out),
@@ -316,6 +324,19 @@ def operation_for(
     if isinstance(options.form, Reducing):
         return Reduction(inputs, result, c, options.form.operator, *common)
     return Contraction(inputs, result, c, *common, options.same)
+
+
+def _type_of_result(layouts: Sequence[Layout], options: Options) -> np.dtype[Any]:
+    """The operands' common type, or the one asked for if they may be cast to it."""
+    common, asked = _common_type(layouts), options.dtype
+    if asked is None:
+        return common
+    if not is_castable(common.newbyteorder("="), asked, options.casting):
+        raise UnsupportedTypeError(
+            f"dtype {asked.name} cannot hold what operands of type {common.name} give, by rule "
+            f"{options.casting!r}."
+        )
+    return asked
 
 
 def _padding(form: Combination, dtype: np.dtype[Any], count: int) -> Padding | None:
@@ -407,7 +428,7 @@ def _output_tensor(
     out: Layout | None,
 ) -> TensorDescriptor:
     if out is None:
-        strides = _output_strides(shape, layouts, options.order)
+        strides = _output_strides(shape, layouts, options)
         return TensorDescriptor(shape, strides, type_name(result), arrays.new_alignment(result))
     out_shape, out_strides, dtype, _ = out
     if out_shape != shape:
@@ -423,8 +444,11 @@ def _output_tensor(
 
 
 def _output_strides(
-    shape: tuple[int, ...], layouts: Sequence[Layout], order: str
+    shape: tuple[int, ...], layouts: Sequence[Layout], options: Options
 ) -> tuple[int, ...]:
+    if options.axes is not None:
+        return packed_strides(shape, options.axes)
+    order = options.layout
     if order == "C" or (order == "A" and not all(_is_column_major(each) for each in layouts)):
         return packed_strides(shape[::-1])[::-1]
     return packed_strides(shape)

@@ -38,7 +38,7 @@ def lower(
     ``hopper``: products may go to the kernel for sm_90a, where it serves them.
     """
     calls = _calls(plan, step, architecture, hopper)
-    if plan.jit_mode is JitMode.NONE:
+    if plan.preference.jit_mode is JitMode.NONE:
         return calls
     return tuple(baked(call) if isinstance(call, KernelCall) else call for call in calls)
 

@@ -20,6 +20,7 @@ __all__ = [
     "Recording",
     "is_array",
     "is_describable",
+    "is_overridden",
     "kind_of",
     "require_free",
     "require_host_scalar",
@@ -166,6 +167,12 @@ class Arrays(Protocol):
 def is_array(x: Any) -> bool:
     """Whether ``x`` is an array of any kind."""
     return isinstance(x, np.ndarray) or cupy_of(x) is not None or library_of(x) is not None
+
+
+def is_overridden(x: Any) -> bool:
+    """Whether NumPy would hand its functions on to the class of ``x``, which we do not know."""
+    override = getattr(type(x), "__array_function__", None)
+    return override not in (None, np.ndarray.__array_function__) and cupy_of(x) is None
 
 
 def kind_of(x: Any) -> str:

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from math import exp, inf, log
+from statistics import median
 from time import perf_counter, sleep
 
 from contract.calibration import CHECKS, fitted
 from contract.descriptors import OperationDescriptor, PlanPreference
+from contract.errors import ExecutionError
 from contract.heuristics import Cpu
 from contract.plan import Plan, Step
 from contract.planner import ranked_plans
@@ -21,6 +23,8 @@ SETTLED = 0.12  # seconds after which the threads of a BLAS wait for nothing any
 AWAKE = 0.03  # seconds of work after which a processor that slept is as fast as it gets
 CANDIDATES = 6  # of each check: those that are predicted to take least
 REPETITIONS = 3
+SPREADS = 8  # products measured before the machine is called busy
+MOST_SPREAD = 1.2  # of the slowest repetition over the fastest, in the median of products
 NEAR = 1.1  # of the best candidate's time is chosen well
 
 
@@ -51,12 +55,16 @@ class Calibration:
 
     @property
     def is_better(self) -> bool:
-        """Whether the fitted model chooses at least as well."""
-        return self.after.lost <= self.before.lost
+        """Whether the fitted model chooses better on the whole, and nowhere worse."""
+        pairs = zip(self.before.ratios, self.after.ratios, strict=True)
+        return self.after.lost <= self.before.lost and all(new <= old for old, new in pairs)
 
 
 def calibrated(executor: HostExecutor, progress: Callable[[str], None]) -> Calibration:
-    """Measure the probes, fit the model, and measure what it chooses; one or two minutes."""
+    """Measure the probes, fit the model, and measure what it chooses; one or two minutes.
+
+    ExecutionError where the machine has other work: times that do not repeat say nothing.
+    """
     clock = _Clock(executor, progress)
     cpu = fitted(executor.built_in, clock.seconds)
     every = [plan for each in (executor.built_in, cpu) for plan in _leading(each)]
@@ -72,12 +80,13 @@ def _leading(cpu: Cpu) -> Iterator[Plan]:
 
 
 class _Clock:
-    """What plans take, each measured once."""
+    """What plans take, each measured several times in a row."""
 
     def __init__(self, executor: HostExecutor, progress: Callable[[str], None]) -> None:
         self._executor = executor
         self._progress = progress
         self._known: dict[tuple[OperationDescriptor, tuple[Step, ...]], float] = {}
+        self._spreads: list[float] = []
 
     def seconds(self, plan: Plan) -> float:
         """The least of several calls."""
@@ -85,8 +94,20 @@ class _Clock:
         if key not in self._known:
             self._progress(f"{len(self._known)} products measured")
             loaded = self._executor.load(plan)
-            self._known[key] = min(self._least(loaded) for _ in range(REPETITIONS))
+            times = [self._least(loaded) for _ in range(REPETITIONS)]
+            self._require_quiet(max(times) / min(times))
+            self._known[key] = min(times)
         return self._known[key]
+
+    def _require_quiet(self, spread: float) -> None:
+        """ExecutionError where every other product's times lie too far apart."""
+        self._spreads.append(spread)
+        usual = median(self._spreads)
+        if len(self._spreads) >= SPREADS and usual > MOST_SPREAD:
+            raise ExecutionError(
+                f"The machine is busy: measured again, a product takes {usual:.2f} times as long. "
+                "Nothing is kept; calibrate when nothing else runs."
+            )
 
     def _least(self, loaded: Loaded) -> float:
         """The least of calls in a row: what else the machine does may last longer than they."""

@@ -36,6 +36,7 @@ __all__ = [
     "check_output_type",
     "describe",
     "fixed_bytes",
+    "is_castable",
     "scalar_in",
     "usable",
 ]
@@ -361,15 +362,18 @@ def scalar_in(dtype: np.dtype[Any], name: str, value: Any) -> Any:
 
 def check_output_type(result: np.dtype[Any], out: np.dtype[Any], casting: Any) -> None:
     """UnsupportedTypeError unless a result of one type may be stored in the other."""
-    if casting == "same_kind":  # bfloat16 has no kind to NumPy: it is cast as float16 is
-        allowed = np.can_cast(_as_half(result), _as_half(out), casting)
-    else:
-        allowed = np.can_cast(result, out, casting)
-    if not allowed:
+    if not is_castable(result, out, casting):
         raise UnsupportedTypeError(
             f"out of type {out.name} cannot hold a result of type {result.name} by rule "
             f"{casting!r}."
         )
+
+
+def is_castable(one: np.dtype[Any], other: np.dtype[Any], casting: Any) -> bool:
+    """numpy.can_cast; bfloat16 has no kind to NumPy: here it has that of float16."""
+    if casting == "same_kind":
+        one, other = _as_half(one), _as_half(other)
+    return np.can_cast(one, other, casting)
 
 
 def _as_half(dtype: np.dtype[Any]) -> np.dtype[Any]:

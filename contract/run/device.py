@@ -35,6 +35,7 @@ from contract.logging import LOGGER, Level, Ranges
 from contract.plan import Plan, Scalar, Step
 from contract.run.arrays import Array
 from contract.run.checking import check_plan
+from contract.run.compiled_code import Kernel
 from contract.run.device_arrays import DeviceArrays
 from contract.run.driver_library import driver_library, unhindered
 from contract.run.executor import Footprint, Loaded, Scalars, inside_range
@@ -170,6 +171,8 @@ class DeviceExecutor:
     formed in tf32 where their compute type allows it.
     """
 
+    stand_in = None
+
     def __init__(
         self,
         cupy: Any,
@@ -199,6 +202,10 @@ class DeviceExecutor:
         capability = f"{card['major']}.{card['minor']}"
         capability += "" if self._tf32 else " without TF32"
         return Identity(card["name"].decode(), capability, card["multiProcessorCount"])
+
+    def missing(self, loaded: Loaded) -> frozenset[Kernel]:
+        """Nothing: kernels are built when a plan is loaded."""
+        return frozenset()
 
     def close(self) -> None:
         """Forget the kernels, unload those of no plan, and give the cuBLAS handles back."""

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from math import ceil, prod
 from typing import Any, NamedTuple, ParamSpec, Protocol
 
 from contract.cache_files import Identity
@@ -9,8 +10,9 @@ from contract.call_text import operation_text
 from contract.candidates import Machine
 from contract.descriptors import TensorDescriptor
 from contract.logging import LOGGER, Level, Ranges
-from contract.plan import Plan
+from contract.plan import Gett, Plan, Step
 from contract.run.arrays import Array, Arrays
+from contract.run.compiled_code import Kernel
 from contract.sizes import ADDRESSABLE_BYTES
 
 __all__ = [
@@ -20,10 +22,19 @@ __all__ = [
     "Measurement",
     "Scalars",
     "footprint",
+    "held_bytes",
     "inside_range",
     "observed",
 ]
 
+# Measured: what Python's objects take of a plan with its operation, of each of its slots, steps and
+# candidates, of each shape that blocks of panels have, and of each such block.
+PLAN_BYTES = 3000
+SLOT_BYTES = 500
+STEP_BYTES = 2000
+CANDIDATE_BYTES = 300
+SHAPE_BYTES = 10000
+BLOCK_BYTES = 300
 Scalars = tuple[Any, Any, Any]  # alpha, beta, gamma
 Given = ParamSpec("Given")
 
@@ -58,6 +69,11 @@ class Loaded(ABC):
     @property
     def settled(self) -> bool:
         """Whether every call runs the same plan from now on."""
+        return True
+
+    @property
+    def decided(self) -> bool:
+        """Whether ``plan`` is the one that stays."""
         return True
 
     @property
@@ -147,6 +163,25 @@ def inside_range(ranges: Ranges, name: str, run: Callable[Given, None]) -> Calla
     return ranged
 
 
+def held_bytes(loaded: Loaded) -> int:
+    """An estimate of what a loaded plan keeps in memory between calls, workspace left out."""
+    return sum(map(_plan_bytes, loaded.plans))
+
+
+def _plan_bytes(plan: Plan) -> int:
+    candidates = sum(len(decision.candidates) for decision in plan.considered)
+    described = PLAN_BYTES + SLOT_BYTES * len(plan.slots) + CANDIDATE_BYTES * candidates
+    return described + sum(map(_step_bytes, plan.steps))
+
+
+def _step_bytes(step: Step) -> int:
+    if not isinstance(step, Gett) or step.panels is None:
+        return STEP_BYTES
+    sizes = [(loop.extent, n) for loop, n in zip(step.loops, step.panels.blocks, strict=True)]
+    shapes = prod(1 + bool(extent % n) for extent, n in sizes)
+    return STEP_BYTES + SHAPE_BYTES * shapes + BLOCK_BYTES * prod(ceil(x / n) for x, n in sizes)
+
+
 class Footprint(NamedTuple):
     """Bytes that a plan takes beside operands and result: its workspace, and all together."""
 
@@ -176,6 +211,12 @@ class Executor(Protocol):
     def machine(self) -> Machine: ...
     @property
     def identity(self) -> Identity: ...
+    @property
+    def stand_in(self) -> "Executor | None":
+        """Runs plans while others are compiled; None where every plan is ready at once."""
+
+    def missing(self, loaded: Loaded) -> frozenset[Kernel]:
+        """What a plan needs, if some of that is not there yet."""
 
     def load(self, plan: Plan, measured: float | None = None) -> Loaded:
         """Prepare every step of ``plan``, which is known to take ``measured`` seconds."""

@@ -14,7 +14,6 @@ import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
 
 from contract.cache_files import Identity, dumped, hashed
-from contract.calibration_files import calibration_path, read_calibration
 from contract.descriptors import TensorDescriptor
 from contract.errors import CacheFileError
 from contract.heuristics import COMPILED, HOST, NARROW_BLAS, Cpu
@@ -37,7 +36,7 @@ from contract.plan import (
 )
 from contract.run.arrays import Arrays
 from contract.run.blas_threads import blas_threads
-from contract.run.checking import check_plan, checked_product, checked_step
+from contract.run.compiled_code import Kernel, compiled_code
 from contract.run.executor import Footprint, Loaded, inside_range
 from contract.run.host_arrays import HostArrays
 from contract.run.host_elementwise import prepare_elementwise, prepare_permute
@@ -96,7 +95,7 @@ class LoadedPlan(Loaded):
     allocate ``own_bytes`` themselves. ``product`` is there where the plan is one plain product:
     one call then makes the result, which for small operands is half of the time. ``sums`` do the
     same into an array that is there, so that every call gives the same bits. ``parts`` are what
-    the functions were made of.
+    the functions were made of, and ``needs`` what of them is compiled.
     """
 
     plan: Plan
@@ -115,6 +114,7 @@ class LoadedPlan(Loaded):
     measured: float | None
     parts: tuple[_Part, ...]
     addend_part: _Part | None
+    needs: frozenset[Kernel]
 
     def __call__(
         self,
@@ -180,6 +180,8 @@ class LoadedPlan(Loaded):
 
     def checked(self) -> "LoadedPlan":
         """The same in steps, with a look at the arrays of each before it runs."""
+        from contract.run.checking import checked_product, checked_step  # for tests
+
         plan, alone = self.plan, self.addend_part
         product = self.product if self.sums is None else None
         return replace(
@@ -214,6 +216,7 @@ class HostExecutor:
     """Prepares plans for the CPU; owns the kernels, the threads and the memory they use.
 
     ``pool`` may be replaced before anything is loaded: the fuzzer's puts guard pages around.
+    Without ``waits`` plans that lack compiled functions are run by those of ``stand_in`` meanwhile.
     """
 
     arrays = HostArrays()
@@ -224,14 +227,31 @@ class HostExecutor:
         threads: int = 0,
         calibrations: Callable[[], Path | None] = lambda: None,
         check: bool = False,
+        waits: bool = True,
+        most_threads: int = 0,
     ) -> None:
-        self.workers = Workers(threads or None)
+        self.workers = Workers(threads or None, most_threads)
         self.pool = MemoryPool()
         self._numpy = load_kernels("numpy", self.workers)
         self._family = kernels
-        self._chosen: HostKernels | None = None
         self._calibrations = calibrations
         self._check = check
+        self._waits = waits
+
+    @cached_property
+    def stand_in(self) -> "HostExecutor | None":
+        """The same without compiled kernels; None where nobody needs it."""
+        if self._waits or family_name(self._family) == "numpy":
+            return None
+        found = HostExecutor("numpy", check=self._check)
+        found.workers, found.pool = self.workers, self.pool
+        found._numpy = self._numpy
+        return found
+
+    def missing(self, loaded: Loaded) -> frozenset[Kernel]:
+        """What the plan needs, if some of that is not there yet."""
+        needs = loaded.needs if isinstance(loaded, LoadedPlan) else frozenset()
+        return frozenset() if self._waits or compiled_code().has(needs) else needs
 
     @cached_property
     def machine(self) -> Cpu:
@@ -239,6 +259,8 @@ class HostExecutor:
         directory = self._calibrations()
         if directory is None:
             return self.built_in
+        from contract.calibration_files import calibration_path, read_calibration
+
         path = calibration_path(directory, self.processor)
         try:
             found = read_calibration(path, self.built_in, self.processor)
@@ -275,23 +297,25 @@ class HostExecutor:
         self.workers.close()
         self.pool.clear()
 
-    @property
+    @cached_property
     def kernels(self) -> HostKernels:
-        """The kernels for data that is not small; loading them may import numba."""
-        if self._chosen is None:
-            self._chosen = load_kernels(self._family, self.workers)
-        return self._chosen
+        """The kernels for data that is not small."""
+        return load_kernels(self._family, self.workers, self._waits)
 
     def load(self, plan: Plan, measured: float | None = None) -> LoadedPlan:
         """Prepare every step of ``plan``."""
         if not self._check:
             return self._loaded(plan, measured)
+        from contract.run.checking import check_plan  # for tests
+
         check_plan(plan)
         return self._loaded(plan, measured).checked()
 
     def _loaded(self, plan: Plan, measured: float | None) -> LoadedPlan:
-        parts = tuple(self._prepare(plan, step) for step in plan.steps)
-        alone = None if plan.addend_only is None else self._prepare(plan, plan.addend_only)
+        kernels, alone = self.kernels.for_plan(), None
+        parts = tuple(self._prepare(plan, step, kernels) for step in plan.steps)
+        if plan.addend_only is not None:
+            alone = self._prepare(plan, plan.addend_only, kernels)
         every = [part.prepared for part in (parts if alone is None else (*parts, alone))]
         new_output = allocator(plan.slots[plan.output].tensor, self.pool)
         direct = parts[0].prepared.direct if len(parts) == 1 else None
@@ -318,6 +342,7 @@ class HostExecutor:
             measured,
             parts,
             alone,
+            kernels.needs(),
         )
 
     def _product(
@@ -355,42 +380,42 @@ class HostExecutor:
 
     def preparations(self) -> int:
         """How many functions Numba has compiled or read from its cache."""
-        return 0 if self._chosen is None else self._chosen.specialisations()
+        return len(compiled_code())
 
-    def _prepare(self, plan: Plan, step: Step) -> _Part:
+    def _prepare(self, plan: Plan, step: Step, kernels: HostKernels) -> _Part:
         match step:
             case Gemm():
                 return _Part(step, "BLAS", prepare_gemm(plan, step, self.workers))
             case Gett(panels=None) if is_small_and_plain(plan, step):
                 return _Part(step, "numpy", prepare_small(plan, step))
             case Gett():
-                return self._prepare_gett(plan, step)
+                return self._prepare_gett(plan, step, kernels)
             case Permute():
-                family = self._family_of(step)
+                family = self._family_of(step, kernels)
                 return _Part(step, family.name, prepare_permute(plan, step, family, self.workers))
             case Elementwise():
-                family = self._family_of(step)
+                family = self._family_of(step, kernels)
                 prepared = prepare_elementwise(plan, step, family, self.workers)
                 return _Part(step, family.name, prepared)
             case Reduce():
-                family = self._family_of(step)
+                family = self._family_of(step, kernels)
                 return _Part(step, family.name, prepare_reduce(plan, step, family, self.workers))
         assert_never(step)
 
-    def _prepare_gett(self, plan: Plan, step: Gett) -> _Part:
+    def _prepare_gett(self, plan: Plan, step: Gett, kernels: HostKernels) -> _Part:
         """By panels or tiles, or loop by loop: that is always right."""
-        family = self._numpy if is_small(step) else self.kernels
+        family = self._numpy if is_small(step) else kernels
         if step.tiles is not None:
-            fill = self._filling(plan, step)
-            prepared = prepare_tiles(plan, step, self.kernels, self.workers, fill)
+            fill = self._filling(plan, step, kernels)
+            prepared = prepare_tiles(plan, step, kernels, self.workers, fill)
             if prepared is not None:
-                return _Part(step, self.kernels.name, prepared)
+                return _Part(step, kernels.name, prepared)
         if step.panels is not None:
             prepared = prepare_panels(plan, step, family, self.workers)
             return _Part(step, f"{family.name}+BLAS", prepared)
         return _Part(step, family.name, prepare_loops(plan, step, family, self.workers))
 
-    def _filling(self, plan: Plan, step: Gett) -> Prepared | None:
+    def _filling(self, plan: Plan, step: Gett, kernels: HostKernels) -> Prepared | None:
         """D = beta * op(C), for a product that is added to it."""
         if step.c is None:
             return None
@@ -399,10 +424,10 @@ class HostExecutor:
         target = View(step.d, tuple(loop.d for loop in loops))
         extents = tuple(loop.extent for loop in loops)
         fill = Elementwise((source,), (), target, extents, (), step.dtype)
-        return prepare_elementwise(plan, fill, self._family_of(fill), self.workers)
+        return prepare_elementwise(plan, fill, self._family_of(fill, kernels), self.workers)
 
-    def _family_of(self, step: Permute | Elementwise | Reduce) -> HostKernels:
-        return self._numpy if prod(step.extents) <= SMALL_ELEMENTS else self.kernels
+    def _family_of(self, step: Permute | Elementwise | Reduce, kernels: HostKernels) -> HostKernels:
+        return self._numpy if prod(step.extents) <= SMALL_ELEMENTS else kernels
 
 
 # --- allocation -----------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from contract.run.arrays import Array, Layout, Recordable, Recording
 from contract.run.cupy_module import cupy_of
 from contract.run.host_views import slabs
 from contract.run.libraries import library_of
+from contract.run.limits import free_memory
 from contract.run.quiet import quietly
 
 __all__ = ["HostArrays"]
@@ -102,15 +102,7 @@ class HostArrays:
             quietly(np.copyto, into, piece, casting="unsafe")
 
     def available_bytes(self) -> int | None:
-        try:
-            lines = Path("/proc/meminfo").read_text().splitlines()
-        except OSError:
-            return None
-        for line in lines:
-            name, _, rest = line.partition(":")
-            if name == "MemAvailable":
-                return int(rest.split()[0]) * 1024
-        return None
+        return free_memory()
 
     def capturing(self) -> bool:
         return False

@@ -11,6 +11,7 @@ import numpy as np
 
 from contract.layout import offset_bounds
 from contract.operators import BinaryOperator
+from contract.run.compiled_code import Kernel
 from contract.run.host_views import Array
 from contract.run.workers import Workers
 
@@ -142,8 +143,11 @@ class HostKernels(Protocol):
     ) -> tuple[TileShape, BoxKernel] | None:
         """How products of such types are multiplied by boxes of packed panels; None: not at all."""
 
-    def specialisations(self) -> int:
-        """How often something has been compiled, or read from disk, so far."""
+    def for_plan(self) -> "HostKernels":
+        """The same kernels, to prepare one plan with."""
+
+    def needs(self) -> frozenset[Kernel]:
+        """The compiled functions of all that was prepared for the plan, which is ready to run."""
 
 
 # --- flat memory --------------------------------------------------------------------------------

@@ -8,13 +8,14 @@ sum is fixed by the plan, so the number of threads does not change a bit.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import product as combinations
 from math import ceil, prod
 from typing import Any, Literal
 
 import numpy as np
 
+from contract.compute import is_blas_type
 from contract.layout import packed_strides
 from contract.operators import Operator
 from contract.plan import Gett, Kind, Loop, Panels, Plan
@@ -23,6 +24,7 @@ from contract.run.blas_threads import blas_threads
 from contract.run.host_kernels import CopyKernel, HostKernels, flatten
 from contract.run.host_operators import add_scaled, apply_operator, spare_elements
 from contract.run.host_views import Array, compact_strides, strided
+from contract.run.matrix_slices import share_product
 from contract.run.memory import Cutter
 from contract.run.steps import Memory, Prepared, Scalars, product_work, share
 from contract.run.workers import Workers
@@ -32,6 +34,7 @@ __all__ = ["prepare_panels"]
 
 Name = Literal["a", "b", "d", "c"]
 
+PARTS = 4  # for each thread
 THREAD_WORK = 1 << 23  # of steps.product_work, worth a thread that has to be woken
 
 
@@ -142,11 +145,14 @@ class _PanelProduct:
         self.workers = workers
         self.dtype = np.dtype(step.dtype)
         self.types = [slot.tensor.dtype for slot in plan.slots]
-        self.matmul = kernels.matmul(step.dtype)
         counts = {kind: _count(step.loops, self.panels, kind) for kind in Kind}
         self.each = ceil(counts[Kind.K] / self.panels.splits)  # blocks along k of a chain
         self.parts = ceil(counts[Kind.K] / self.each)
         self.jobs = counts[Kind.BATCH] * counts[Kind.M] * counts[Kind.N] * self.parts
+        matmul = kernels.matmul(step.dtype)
+        # A lone block is shared by our threads, several are so already.
+        is_alone = self.jobs == 1 and is_blas_type(step.dtype)
+        self.matmul = partial(share_product, matmul, workers) if is_alone else matmul
         self.minimum = ceil(THREAD_WORK * self.jobs / max(product_work(step), 1))
         shapes = combinations(*map(_sizes, step.loops, self.panels.blocks))
         self.side: Callable[[Name, tuple[int, ...]], _Side] = cache(self._side)
@@ -186,10 +192,9 @@ class _PanelProduct:
                         self._sum(chain, lane, parts[at][part], target)
 
         rest = memory.workspace[cutter.at :]
-        # Whether BLAS has its threads depends on the plan, not on ours: so do its bits.
         if jobs > 1:
             lanes = self.workers, jobs, self.minimum, rest, self.lane_bytes
-            blas_threads().alone(lambda: share(*lanes, run))
+            blas_threads().alone(lambda: share(*lanes, run, PARTS))
         else:
             run(0, 1, Cutter(rest))
         if parts is not None:

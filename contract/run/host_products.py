@@ -1,10 +1,8 @@
 """Matrix products and products loop by loop on the host: Gemm, and Gett without panels or tiles."""
 
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from functools import cache, partial
-from itertools import product
+from functools import cache
 from math import prod
 from string import ascii_letters
 from typing import Any, Literal
@@ -25,15 +23,16 @@ from contract.plan import (
     Product,
     Source,
     View,
-    step_slots,
 )
 from contract.run.blas_threads import blas_threads
 from contract.run.host_elementwise import TilePass
 from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
-from contract.run.host_kernels import PARALLEL_BYTES, HostKernels, ProductKernel, flatten
+from contract.run.host_kernels import HostKernels, ProductKernel, flatten
 from contract.run.host_views import Array, Viewer, compact_strides, slabs, viewer
-from contract.run.matrix_slices import in_slices, longest_slice, pieces
+from contract.run.matrix_slices import in_slices, longest_slice, share_product
 from contract.run.memory import Cutter
+from contract.run.numpy_products import einsum, matmul
+from contract.run.quiet import QUIET
 from contract.run.steps import Memory, Prepared, Scalars, share
 from contract.run.workers import Workers
 from contract.workspace import rounded
@@ -53,10 +52,8 @@ __all__ = [
 # runs of the longest loop.
 SMALL_PRODUCT = 1 << 15
 SMALL_RUNS = 1 << 6
-BATCH_PRODUCTS = 1 << 23  # from here on a batch of products is spread over our threads,
-BATCH_PARTS = 8  # if it has that many parts; fewer have BLAS's threads, whatever the number of ours
-PART_PRODUCTS = 1 << 20  # a smaller part is done before another thread has begun
-BLAS_SHARES = 1 << 13  # from here on BLAS may use its threads
+# From here on BLAS may use its threads: products of two matrices, and of a matrix and a vector.
+BLAS_SHARES, VECTOR_SHARES = 1 << 14, 1 << 12
 SUMMED_BLOCK = 1 << 13  # elements of D summed in cache before they are finished
 FEW_FLOPS = 1 << 12
 KINDS = (Kind.BATCH, Kind.M, Kind.N, Kind.K)
@@ -67,9 +64,8 @@ Index = Any  # what NumPy takes a view by
 def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
     """BLAS on views of the operands.
 
-    Its threads wait for more work, each taking a core, for a tenth of a second. Where other steps
-    of the plan need the cores, and for long batches, our threads call it instead, each for a block
-    of D.
+    Its threads take a core each while they wait for more: for batches, and where the plan has other
+    steps, our threads call it.
     """
     batch, m, n, k = _rows(step)
     batch.reverse()  # the table has the outermost last
@@ -78,63 +74,26 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
     view_d = _matrix_view(plan, step.d, batch, m, n, "d")
     a, b, d, scaled = step.a, step.b, step.d, step.scaled
     products = prod([loop.extent for loop in step.loops])
-    matmul = _for_threads(np.matmul, products)
+    product_of = _for_threads(matmul, step)
     if products > longest_slice(step.dtype):
-        matmul = in_slices(matmul, step.dtype, workers)
+        product_of = in_slices(product_of, step.dtype, workers)
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         out = view_d(slots[d])
-        matmul(view_a(slots[a]), view_b(slots[b]), out)
+        product_of(view_a(slots[a]), view_b(slots[b]), out)
         if scaled:
             _scale(out, scalars[0])
 
-    def run_apart(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
-        left, right, out = view_a(slots[a]), view_b(slots[b]), view_d(slots[d])
+    def run_shared(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        def scaled_product(left: Array, right: Array, out: Array) -> None:
+            product_of(left, right, out)
+            if scaled:
+                _scale(out, scalars[0])
 
-        def part(in_a: Index, in_b: Index, in_d: Index) -> None:
-            block = out[in_d]
-            with np.errstate(all="ignore"):  # a thread has settings of its own
-                matmul(left[in_a], right[in_b], block)
-                if scaled:
-                    _scale(block, scalars[0])
+        share_product(scaled_product, workers, view_a(slots[a]), view_b(slots[b]), view_d(slots[d]))
 
-        blas_threads().alone(partial(workers.map, part, blocks))
-
-    blocks = _blocks_for_threads(plan, step, batch, workers)
-    return Prepared(run_apart if blocks else run, own=_scaling_bytes(plan, step))
-
-
-def _blocks_for_threads(
-    plan: Plan, step: Gemm, batch: Sequence[Loop], workers: Workers
-) -> list[tuple[Index, Index, Index]]:
-    """Where the blocks of A, B and D lie that our threads multiply; none: BLAS has its own."""
-    products = prod([loop.extent for loop in step.loops])
-    if batch and batch[0].extent >= BATCH_PARTS and products > BATCH_PRODUCTS:
-        parts = [slice(*each) for each in workers.split(batch[0].extent, 1)]
-        return [(each, each, each) for each in parts]
-    if not _shares_cores(plan):
-        return []
-    threads = workers.parts(products, PART_PRODUCTS)
-    return [
-        ((..., rows, slice(None)), (..., slice(None), columns), (..., rows, columns))
-        for rows, columns in _blocks(step.extent(Kind.M), step.extent(Kind.N), threads)
-    ]
-
-
-def _shares_cores(plan: Plan) -> bool:
-    """Whether steps besides matrix products move so much that our threads share it."""
-    return any(
-        not isinstance(step, Gemm)
-        and any(plan.slots[slot].bytes >= PARALLEL_BYTES for slot in step_slots(step))
-        for step in plan.steps
-    )
-
-
-def _blocks(m: int, n: int, threads: int) -> list[tuple[slice, slice]]:
-    """A matrix in ``threads`` blocks, as square as they get: their edges are what is read."""
-    grids = [(at, threads // at) for at in range(1, threads + 1) if threads % at == 0]
-    down, across = min(grids, key=lambda grid: m / grid[0] + n / grid[1])
-    return list(product(pieces(m, down), pieces(n, across)))
+    is_shared = step.extent(Kind.BATCH) > 1 or len(plan.steps) > 1 or blas_threads().exceeds
+    return Prepared(run_shared if is_shared else run, own=_scaling_bytes(plan, step))
 
 
 def _rows(step: Product) -> list[list[Loop]]:
@@ -142,9 +101,11 @@ def _rows(step: Product) -> list[list[Loop]]:
     return [[loop for loop in step.loops if loop.kind is kind] for kind in KINDS]
 
 
-def _for_threads(function: Callable[..., Any], products: int) -> Callable[..., Any]:
+def _for_threads(function: Callable[..., Any], step: Gemm) -> Callable[..., Any]:
     """A function that calls BLAS, while no process is forked if BLAS has threads for it."""
-    return function if products < BLAS_SHARES else blas_threads().guarded(function)
+    m, n, k = (step.extent(kind) for kind in (Kind.M, Kind.N, Kind.K))
+    least = VECTOR_SHARES if 1 in (m, n) else BLAS_SHARES
+    return function if m * n * k < least else blas_threads().guarded(function)
 
 
 def _scale(out: Array, alpha: Any) -> None:
@@ -187,7 +148,6 @@ def prepare_small(plan: Plan, step: Gett) -> Prepared:
     view_a = _loop_view(plan, a, step, of_a, "a")
     view_b = _loop_view(plan, b, step, of_b, "b")
     view_d = _loop_view(plan, d, step, of_d, "d")
-    einsum = np.einsum
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         out = view_d(slots[d])
@@ -389,7 +349,7 @@ def plain_product(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
     if batch or not (m and n and k):
         return None
     products = m[0].extent * n[0].extent * k[0].extent
-    if products > longest_slice(step.dtype):
+    if products > longest_slice(step.dtype) or blas_threads().exceeds:
         return None
     a, b = step.a, step.b
     match (m[0].d, n[0].d):
@@ -408,7 +368,7 @@ def plain_product(plan: Plan) -> Callable[[Sequence[Array]], Array] | None:
         return None
     packed = output.extents[::-1] if order == "F" else output.extents
     reshaped = None if shape == packed else packed
-    dot = _for_threads(np.ndarray.dot, products)
+    dot = _for_threads(np.ndarray.dot, step)
     return _dot(dot, (one, view_one), (two, view_two), reshaped, turned=order == "F")
 
 
@@ -421,34 +381,18 @@ def _dot(
 ) -> Callable[[Sequence[Array]], Array]:
     """The product of matrices that operands are seen as; its shape is another one if that is given.
 
-    Infinities and NaN are results that nothing warns of, as in every step. To enter numpy.errstate
-    takes eight times as long as a small product, to set its variable does not.
+    Infinities and NaN are results that nothing warns of, as in every step.
     """
     (left, view_left), (right, view_right) = one, two
-    state, ignoring = _error_state()
-    ignore, restore = state.set, state.reset
+    quiet = QUIET.copy
 
     def run(inputs: Sequence[Array]) -> Array:
-        before = ignore(ignoring)
-        try:
-            found = dot(view_left(inputs[left]), view_right(inputs[right]))
-        finally:
-            restore(before)
+        found = quiet().run(dot, view_left(inputs[left]), view_right(inputs[right]))
         if reshaped is not None:
             found = found.reshape(reshaped)
         return found.T if turned else found
 
     return run
-
-
-@cache
-def _error_state() -> tuple[ContextVar[Any], Any]:
-    """The variable in which NumPy keeps what it does about errors, and its value for nothing."""
-    outside = copy_context()
-    with np.errstate(all="ignore"):
-        inside = copy_context()
-    (found,) = (each for each in inside.items() if outside.get(each[0]) is not each[1])
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,7 +408,7 @@ class FewSums:
 
     def fresh(self) -> Callable[[Sequence[Array]], Array]:
         """inputs -> the result in a new array."""
-        text, order, einsum = self.text, self.order, np.einsum
+        text, order = self.text, self.order
         return lambda inputs: einsum(text, *inputs, order=order)
 
     def into(self, slots: Sequence[Array], alpha: Any) -> bool:
@@ -472,7 +416,7 @@ class FewSums:
         inputs, output = slots[: self.inputs], slots[self.inputs]
         if any(np.may_share_memory(x, output) for x in inputs):
             return False  # einsum adds to what is zero at first
-        np.einsum(self.text, *inputs, out=output, order=self.order)
+        einsum(self.text, *inputs, out=output, order=self.order)
         _scale(output, alpha)
         return True
 

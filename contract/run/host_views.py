@@ -4,6 +4,7 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from math import ceil, prod
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -61,8 +62,7 @@ def _same(x: Array) -> Array:
     return x
 
 
-def _reversed(x: Array) -> Array:
-    return x.T
+_reversed: Viewer = attrgetter("T")
 
 
 def _axes(

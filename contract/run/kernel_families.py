@@ -3,7 +3,6 @@
 from importlib.util import find_spec
 
 from contract.errors import NotSupportedError
-from contract.run.apart import apart
 from contract.run.host_kernels import HostKernels
 from contract.run.numpy_kernels import NumpyKernels
 from contract.run.workers import Workers
@@ -18,18 +17,14 @@ def family_name(family: str) -> str:
     return "numpy" if find_spec("numba") is None else "numba"
 
 
-def load_kernels(family: str, workers: Workers) -> HostKernels:
-    """The kernels of a family by name."""
+def load_kernels(family: str, workers: Workers, waits: bool = True) -> HostKernels:
+    """The kernels of a family by name; without ``waits`` nobody waits for a compiler."""
     if family_name(family) == "numpy":
         return NumpyKernels(workers)
     if find_spec("numba") is None:
         raise NotSupportedError(
             "The compiled host kernels need Numba: pip install 'contract[host]'."
         )
-    return apart(lambda: _compiled(workers))
+    from contract.run.compiled_kernels import CompiledKernels  # when there is something to run
 
-
-def _compiled(workers: Workers) -> HostKernels:
-    from contract.run.numba_kernels import NumbaKernels
-
-    return NumbaKernels(workers)
+    return CompiledKernels(workers, waits)

@@ -1,6 +1,8 @@
-"""Long products of matrices in slices, shared by our threads: between them signals are seen.
+"""Products of matrices in slices, which our threads share: each calls BLAS on its own thread.
 
-Where a product is cut depends on its extents alone, so that bits do.
+BLAS's threads wait for each other several times in every product, and for the next one for a tenth
+of a second, all the while taking a core each. Beside another busy process each of these meetings
+may cost a time slice of the system. Of our slices each thread takes the next when it is free.
 """
 
 from collections.abc import Callable
@@ -16,18 +18,37 @@ from contract.run.blas_threads import blas_threads
 from contract.run.host_views import Array
 from contract.run.workers import Workers
 
-__all__ = ["LOOP_PRODUCTS", "in_slices", "longest_slice", "pieces"]
+__all__ = ["LOOP_PRODUCTS", "in_slices", "longest_slice", "share_product"]
 
 # Multiply-adds that take some ten milliseconds: by BLAS, times the bytes of a number, and by loops
 # without it.
 BLAS_PRODUCTS, LOOP_PRODUCTS = 1 << 34, 1 << 24
 SHORTEST = 128  # rows or columns of a slice: shorter ones would pack the operands too often
+SHARED_PRODUCTS = 1 << 22  # multiply-adds that are worth waking a thread
+# Slices for each thread; a matrix has fewer, for its factors are packed in each.
+STACK_SLICES, MATRIX_SLICES = 4, 2
 
 Matmul = Callable[[Array, Array, Array], Any]
 
 
+def share_product(matmul: Matmul, workers: Workers, a: Array, b: Array, out: Array) -> None:
+    """matmul(a, b, out) on stacks of matrices by all threads, with one BLAS thread each."""
+    products = out.size * a.shape[-1]
+    each = MATRIX_SLICES if prod(out.shape[:-2]) == 1 else STACK_SLICES
+    if products < SHARED_PRODUCTS:
+        matmul(a, b, out)
+    elif workers.threads == 1 or workers.is_inside():
+        blas_threads().alone(partial(matmul, a, b, out))
+    else:
+        slices = _slices(a, b, out, ceil(products / (each * workers.threads)))
+        blas_threads().alone(partial(workers.map, partial(_slice, matmul), slices))
+
+
 def in_slices(matmul: Matmul, dtype: str, workers: Workers) -> Matmul:
-    """matmul(a, b, out) on stacks of matrices, where it is long slice by slice."""
+    """matmul(a, b, out), where it is long slice by slice: between them signals are seen.
+
+    Where it is cut depends on its extents alone, so that bits do.
+    """
     is_blas, most = is_blas_type(dtype), longest_slice(dtype)
 
     def run(a: Array, b: Array, out: Array) -> None:
@@ -76,10 +97,10 @@ def _slices(a: Array, b: Array, out: Array, most: int) -> list[tuple[Array, Arra
 def _squares(m: int, n: int, count: int) -> list[tuple[slice, slice]]:
     """A matrix in about ``count`` blocks, as square as they get and not too small."""
     side = max((m * n / count) ** 0.5, m / count, n / count, SHORTEST)
-    return list(product(pieces(m, ceil(m / side)), pieces(n, ceil(n / side))))
+    return list(product(_pieces(m, ceil(m / side)), _pieces(n, ceil(n / side))))
 
 
-def pieces(extent: int, count: int) -> list[slice]:
+def _pieces(extent: int, count: int) -> list[slice]:
     """A range in even pieces, none of them empty."""
     edges = [extent * at // count for at in range(count + 1)]
     return [slice(*pair) for pair in pairwise(edges) if pair[0] < pair[1]]

@@ -1,7 +1,7 @@
 """Compiled sums and products of two or three operands, element by element, in rows of vectors."""
 
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,51 +9,26 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import carray  # type: ignore[attr-defined]
 from numba.core import types
 
-from contract.layout import fuse
-from contract.operators import BinaryOperator
 from contract.run.host_views import Array
-from contract.run.numba_tools import address_of, compiled, emitted, integers
+from contract.run.numba_tools import Code, by_integers, compiled, emitted, integers
+from contract.run.pass_tables import (
+    COMBINED,
+    FIRST,
+    MOVES,
+    NOTHING,
+    PRODUCT,
+    ROW,
+    ROW_LOOP,
+    ROW_LOOPS,
+    ROW_NUMBERS,
+    SECOND,
+    SUM,
+)
 
-__all__ = ["COMBINED", "combination", "combiner"]
+__all__ = ["combiner"]
 
 VECTOR_BYTES = 64
-NOTHING, SUM, PRODUCT = range(3)  # how a second and a third operand come in, if at all
-_CODES = {BinaryOperator.ADD: SUM, BinaryOperator.MUL: PRODUCT}
-COMBINED: dict[str, Any] = {
-    "float32": np.float32(0),
-    "float64": np.float64(0),
-    "complex64": np.complex64(0),
-    "complex128": np.complex128(0),
-}
-# A table: the two operators, the bytes of a row, for each operand 1 or, where one element is its
-# row, 0, and the number of loops; then their extents and the steps of operands and target.
-FIRST, SECOND, ROW, MOVES, LOOPS, NUMBERS, LOOP = 0, 1, 2, 3, 6, 7, 5
-
-
-def combination(
-    extents: Sequence[int],
-    strides: Sequence[Sequence[int]],
-    size: int,
-    operators: Sequence[BinaryOperator],
-) -> Array | None:
-    """The table for elements of ``size`` bytes; None where there is no compiled code for it.
-
-    ``strides`` (elements) are those of two or three operands and, last, of the target. Along the
-    first dimension the target is contiguous, and an operand is as well or has one element.
-    """
-    codes = [_CODES.get(operator, NOTHING) for operator in operators]
-    if len(codes) not in (1, 2) or NOTHING in codes:
-        return None
-    is_row = bool(extents) and extents[0] > 1
-    extents, every = fuse(extents, *strides[:2], strides[-2], strides[-1])  # two: the second again
-    if not is_row:  # of one element
-        extents, every = (1, *extents), tuple((1, *steps) for steps in every)
-    if every[-1][0] != 1 or not {0, 1}.issuperset(steps[0] for steps in every):
-        return None
-    numbers = [*(*codes, NOTHING)[:2], extents[0] * size, *(steps[0] for steps in every[:3])]
-    outer = [(n, *(size * steps[at] for steps in every)) for at, n in enumerate(extents) if at]
-    loops = [loop for loop in outer if loop[0] > 1] or [(1, 0, 0, 0, 0)]
-    return np.array([*numbers, len(loops), *np.ravel(loops)], np.int64)
+TYPES: dict[str, Any] = {name: np.dtype(name).type(0) for name in COMBINED}
 
 
 # --- instructions ---------------------------------------------------------------------------
@@ -174,8 +149,8 @@ def _factors(context: Any, kind: Any, table: Any) -> Any:
 @compiled
 def combine(kind: Any, table: int, one: int, two: int, three: int, to: int, given: int) -> None:
     """target = ((f1 * one o f2 * two) o f3 * three), row by row; the factors are at ``given``."""
-    row = carray(integers(table), NUMBERS)
-    loops = carray(integers(table + 8 * NUMBERS), (row[LOOPS], LOOP))
+    row = carray(integers(table), ROW_NUMBERS)
+    loops = carray(integers(table + 8 * ROW_NUMBERS), (row[ROW_LOOPS], ROW_LOOP))
     factors = _factors(kind, given)
     vectors = np.empty(3 * VECTOR_BYTES, np.uint8)
     room = vectors.ctypes.data
@@ -248,12 +223,11 @@ def _combine_vectors(
         _combined_one(kind, first, second, factors, x + sx * at, y + sy * at, z + sz * at, to + at)
 
 
-@cache
-def combiner(dtype: str) -> int:
-    """The address of what combines: a table, three operands, the target, the factors."""
-    kind = COMBINED[dtype]
+def combiner(dtype: str) -> Code:
+    """What combines: its arguments are a table, three operands, the target, the factors."""
+    kind = TYPES[dtype]
 
     def combined(table: int, x: int, y: int, z: int, to: int, factors: int) -> None:
         combine(kind, table, x, y, z, to, factors)
 
-    return address_of(combined, 6)
+    return by_integers(combined, 6)

@@ -2,11 +2,10 @@
 
 The operator and the types are compiled into the former alone, for compiling takes seconds: the
 loops call it by its address. Extents, strides and tables come in a plan, one array of integers
-that ``numba_reductions`` makes; threads share jobs, which are plans and places in memory.
+that ``reduction_tables`` makes; threads share jobs, which are plans and places in memory.
 """
 
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,45 +20,49 @@ from contract.run.numba_team import PART_ARGUMENTS
 from contract.run.numba_tools import (
     LONGEST,
     LOOP,
+    Code,
     Pairs,
-    address_for,
-    address_of,
     advance,
     after_steps,
+    by_c,
+    by_integers,
+    called,
     compiled,
     emitted,
+    from_python,
     if_bit,
     integers,
     load,
     prefetch,
 )
+from contract.run.reduction_tables import (
+    CONTIGUOUS,
+    JOB,
+    LOOPS,
+    NUMBERS,
+    OUTER_END,
+    PAIRS,
+    PASS,
+    PASSES,
+    PHASE,
+    READ,
+    ROWS,
+    SIZE,
+    STEPS,
+    STORE_END,
+    STRIDED,
+    UNITS,
+    VECTOR_BYTES,
+    WHOLE,
+    WRITTEN,
+)
 
-__all__ = [
-    "CONTIGUOUS",
-    "PAIRS",
-    "STRIDED",
-    "TABULATED",
-    "VECTOR_BYTES",
-    "WHOLE",
-    "kernel_for",
-    "part",
-    "reduce_blocks",
-]
+__all__ = ["combined", "part", "reduce_all"]
 
-VECTOR_BYTES = 64
 CONTIGUOUS_GROUP = 4  # rows combined at once
 TABULATED_GROUP = 8
 LINE = 64
-# Rows of an accumulator for each element, or rows with one accumulator, or two in turn
-TABULATED, CONTIGUOUS, STRIDED, WHOLE, PAIRS = range(5)
-FILL, FOLD, STORE = range(5, 8)  # what else is done with accumulators
-# A plan: the address of the code that combines rows; bytes of an element read and written; how
-# many accumulators a block has, how many blocks there are, and how accumulators are folded; where
-# the loops around blocks and over results end; how many loops and passes there are. Then come
-# these, and the offsets of lanes and rows.
-ROWS, READ, WRITTEN, SIZE, UNITS, PHASE, STEPS, OUTER_END, STORE_END, LOOPS, PASSES = range(11)
-NUMBERS, PASS = 11, 10
-JOB = 3  # a job: the address of its plan, and its places in source and target, in bytes
+FILL, FOLD, STORE = range(5, 8)  # what is done with accumulators beside combining rows
 
 # The type of the kernel's first argument names the operator: a type is compiled in, and unlike
 # a closure it lets the code be kept on disk.
@@ -482,14 +485,13 @@ def _combined_complex(builder: Any, operator: BinaryOperator, one: Any, two: Any
 # --- the kernel -----------------------------------------------------------------------------
 
 
-@cache
-def kernel_for(operator: BinaryOperator, source: np.dtype[Any], target: np.dtype[Any]) -> int:
-    """The address of what is compiled for an operator and two types: ``combine``."""
-    kinds = from_dtype(source), from_dtype(target), types.int64
+def combined(operator: str, source: str, target: str) -> Code:
+    """What is compiled for an operator and two types: ``combine``."""
+    kinds = from_dtype(np.dtype(source)), from_dtype(np.dtype(target)), types.int64
     one, two, table = (types.CPointer(kind) for kind in kinds)  # type: ignore[no-untyped-call]
-    tag = from_dtype(TAGS[operator].dtype)
+    tag = from_dtype(TAGS[BinaryOperator[operator]].dtype)
     words = [types.intp] * 4
-    return address_for(combine, types.void(tag, two, one, two, *words, table, table))
+    return by_c(combine, types.void(tag, two, one, two, *words, table, table))
 
 
 def combine(
@@ -688,7 +690,17 @@ def _part(given: int, begin: int, end: int, lane: int) -> None:
         reduce_blocks(load(job, 0), source + load(job, 1), target + load(job, 2))
 
 
-@cache
-def part() -> int:
-    """The address of what a thread of a team does."""
-    return address_of(_part, PART_ARGUMENTS)
+def part() -> Code:
+    """What a thread of a team does."""
+    return by_integers(_part, PART_ARGUMENTS)
+
+
+@called
+def _reduce(plan: int, source: int, target: int) -> None:
+    """All of a plan, by one thread."""
+    reduce_blocks(plan, source, target)
+
+
+def reduce_all() -> Code:
+    """What Python calls for all of a plan."""
+    return from_python(_reduce, *[types.intp] * 3)

@@ -2,21 +2,18 @@
 
 Memory is addressed in bytes. Complex panels of A keep real and imaginary parts apart, so that a
 vector holds either; those of B keep them together, for each part is spread over a vector.
-
-Numba keeps what it has compiled until the file of the compiled function changes: after a change
-here the code that ``__pycache__`` has of numba_tiles.py is out of date, and must be deleted.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
-import llvmlite.binding as llvm  # type: ignore[import-untyped]
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 
 from contract.run.host_kernels import TileShape
 from contract.run.numba_tools import emitted, entry, prefetch
+from contract.run.tile_kernels import THIRDS, tile_shape
 from contract.tile_boxes import SQUARE
 
 __all__ = [
@@ -33,12 +30,10 @@ __all__ = [
     "multiply_tile",
     "panel_width",
     "part_size",
-    "tile_shape",
     "turn",
     "turned_length",
 ]
 
-THIRDS = 3  # of a tile's columns: a narrower one has one of them, or two
 UNROLL = 4
 LINE = 64
 ARGUMENTS = 11  # of a tile
@@ -46,31 +41,6 @@ LEFT, RIGHT = np.int8(0), np.int16(0)  # panels of A or B: what differs is compi
 
 
 # --- the shape of a tile ----------------------------------------------------------------------
-
-
-def _registers() -> tuple[int, int]:
-    """Bytes of a vector register of this processor, and how many sums a tile keeps in them."""
-    features = llvm.get_host_cpu_features()
-    if features.get("avx512f"):
-        return 64, 24  # of 32
-    if features.get("avx2"):
-        return 32, 12  # of 16
-    return 16, 12 if llvm.get_default_triple().startswith("x86") else 24
-
-
-_VECTOR_BYTES, _SUMS = _registers()
-
-
-def tile_shape(dtype: np.dtype[Any]) -> TileShape:
-    """The tile for a type: a complex sum takes two registers, so its tile has one vector of rows.
-
-    Twelve sums of each vector hide the latency of multiply-adds; more columns than rows of
-    vectors, because a row is loaded and a column is an operand from memory.
-    """
-    real = dtype.itemsize // (2 if dtype.kind == "c" else 1)
-    return TileShape(
-        1 if dtype.kind == "c" else 2, _VECTOR_BYTES // real, _SUMS // 2, _SUMS // 2 // THIRDS
-    )
 
 
 def _shape_of(kind: Any) -> TileShape:

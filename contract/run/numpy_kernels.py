@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from itertools import product as combinations
 from math import prod
 from typing import Any
@@ -13,10 +13,12 @@ import numpy as np
 from contract.compute import is_blas_type
 from contract.operators import BinaryOperator
 from contract.run.blas_threads import blas_threads
+from contract.run.compiled_code import Kernel
 from contract.run.host_kernels import (
     PARALLEL_BYTES,
     BoxKernel,
     CopyKernel,
+    HostKernels,
     Job,
     LoopRow,
     MatmulKernel,
@@ -29,6 +31,7 @@ from contract.run.host_kernels import (
 from contract.run.host_operators import UFUNCS
 from contract.run.host_views import Array
 from contract.run.matrix_slices import LOOP_PRODUCTS, in_slices
+from contract.run.numpy_products import einsum, matmul
 from contract.run.workers import Workers
 
 __all__ = ["NumpyKernels"]
@@ -45,8 +48,11 @@ class NumpyKernels:
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
 
-    def specialisations(self) -> int:
-        return 0
+    def for_plan(self) -> HostKernels:
+        return self
+
+    def needs(self) -> frozenset[Kernel]:
+        return frozenset()
 
     def copy(
         self,
@@ -62,16 +68,17 @@ class NumpyKernels:
         def run(source: Array, source_offset: int, target: Array, target_offset: int) -> None:
             read = strided_view(source, source_offset, extents, source_strides)
             write = strided_view(target, target_offset, extents, target_strides)
-            blocks = found()
-            if blocks is None:
+            ranges = found()
+            if ranges is None:
                 _convert(read, write)
                 return
 
             def part(begin: int, end: int) -> None:
-                for block in self.workers.going(blocks[begin:end]):
+                for block in self.workers.going(islice(combinations(*ranges), begin, end)):
                     _convert(read[block], write[block])
 
-            self.workers.map(part, self.workers.split(len(blocks), 1 if large else len(blocks)))
+            count = prod(map(len, ranges))
+            self.workers.map(part, self.workers.split(count, 1 if large else count))
 
         return run
 
@@ -149,7 +156,7 @@ class NumpyKernels:
                 )
             ]
             for one, two, out in self.workers.going(pieces(views)):
-                np.einsum(one, of_a, two, of_b, of_d, out=out)
+                einsum(one, of_a, two, of_b, of_d, out=out)
 
         def pieces(views: list[Array]) -> Iterator[list[Array]]:
             """The views, cut along the longest loop of the result where there is much to do."""
@@ -180,13 +187,16 @@ def _convert(source: Array, target: Array) -> None:
 
 
 def _matmul(a: Array, b: Array, out: Array) -> None:
-    np.matmul(a, b, out=out)
+    matmul(a, b, out=out)
 
 
 def _copy_blocks(
     extents: Sequence[int], source_strides: Sequence[int], target_strides: Sequence[int]
-) -> list[tuple[slice, ...]] | None:
-    """Blocks of a copy between different fastest dimensions; None where one pass is best."""
+) -> list[list[slice]] | None:
+    """Each dimension in pieces, where fastest dimensions differ; None where one pass is best.
+
+    Their combinations are blocks. They are more than are worth keeping.
+    """
     large = [at for at, extent in enumerate(extents) if extent > 1]
     if not large or prod(extents) < TILE * TILE:
         return None
@@ -203,8 +213,7 @@ def _copy_blocks(
     else:
         slowest = max(large, key=lambda at: abs(target_strides[at]))
         blocks[slowest] = -(-extents[slowest] // max(8, prod(extents) // SLICE_ELEMENTS))
-    ranges = [
+    return [
         [slice(start, start + block) for start in range(0, extent, block)]
         for extent, block in zip(extents, blocks, strict=True)
     ]
-    return list(combinations(*ranges))

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from contract.errors import InvalidValueError, NotSupportedError
 
-__all__ = ["PATIENCE", "counted", "reporting"]
+__all__ = ["PATIENCE", "counted", "has_bars", "reporting"]
 
 PATIENCE = 1.0  # seconds before a bar that nobody asked for appears
 Part = TypeVar("Part")
@@ -46,6 +46,11 @@ def counted(parts: Iterable[Part], total: int, unit: str) -> Iterator[Iterable[P
         reporting(False),
     ):
         yield _each(parts, shown)
+
+
+def has_bars() -> bool:
+    """Whether bars can be shown."""
+    return _tqdm() is not None
 
 
 def _each(parts: Iterable[Part], shown: Any) -> Iterator[Part]:

@@ -23,7 +23,8 @@ class TunedPlan(Loaded):
 
     All make results in the same layout. A call that reads no operand (alpha = 0) tells nothing
     and is not measured; one that a graph records cannot be. Whatever had to be compiled or loaded
-    in a call does not count either: that candidate has another turn. ``settled`` hears of the
+    in a call does not count either, nor what another plan stood in for: that candidate has another
+    turn. ``settled`` hears of the
     choice once.
     """
 
@@ -71,6 +72,10 @@ class TunedPlan(Loaded):
     def settled(self) -> bool:
         """Whether the choice is made."""
         return self._tuning.settled
+
+    @property
+    def decided(self) -> bool:
+        return self.settled
 
     @property
     def best(self) -> Loaded:
@@ -126,7 +131,7 @@ class TunedPlan(Loaded):
         except Exception:
             self._record(at, inf)
             raise
-        if self._executor.preparations() != before:
+        if self._executor.preparations() != before or not self.candidates[at].settled:
             self._tuning.again(at)
             return
         with self._lock:

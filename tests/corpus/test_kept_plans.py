@@ -7,15 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
 import contract as ct
+from contract import order
 from contract.cache import Statistics
+from contract.plan_files import _checksum
 from contract.run.executor import footprint
 from tests.devices import Device
+from tests.plan_cases import another, changed, numbers
 
 TUNED = ct.PlanPreference(autotune=ct.AutotuneMode.INCREMENTAL, incremental_count=2)
 
@@ -47,7 +51,8 @@ def test_a_file_of_plans_saves_planning(device: Device, tmp_path: Path) -> None:
     with handle_of(device) as second:
         assert second.read_plans(path) == 3
         found = results(device, second)
-        assert second.plans.statistics == Statistics(0, 3, 0, 0, 3, 64)
+        counted = second.plans.statistics
+        assert counted == Statistics(0, 3, 0, 0, 3, counted.capacity, counted.bytes)
     for one, other in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -98,12 +103,73 @@ def test_a_refused_file_leaves_the_cache_as_it_was(device: Device, tmp_path: Pat
             np.testing.assert_array_equal(one, other)
 
 
-PROGRAM = """
+RING = "ab,bc,cd,de,ef->af"
+
+
+def ring(handle: ct.Handle) -> Any:
+    x = np.asfortranarray(np.random.default_rng(5).standard_normal((6, 6)))
+    return ct.contract(RING, x, x, x, x, x, handle=handle)
+
+
+def test_the_order_of_products_is_not_searched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def searched(*_: Any) -> Any:
+        raise AssertionError("a path is searched")
+
+    with ct.Handle() as first:
+        wanted = ring(first)
+        first.write_plans(tmp_path / "plans.json")
+    monkeypatch.setattr(order, "_searched", searched)
+    with ct.Handle() as second:
+        second.read_plans(tmp_path / "plans.json")
+        np.testing.assert_array_equal(ring(second), wanted)
+    with ct.Handle() as third, pytest.raises(AssertionError, match="a path is searched"):
+        ring(third)
+
+
+def records_of(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A file of plans, and the one record it has."""
+    document = json.loads(path.read_text())
+    (text,) = document["records"].values()
+    return document, json.loads(text)
+
+
+def write_record(path: Path, document: dict[str, Any], record: dict[str, Any]) -> None:
+    """The document with another record, under a checksum that is right."""
+    texts = dict.fromkeys(document["records"], json.dumps(record))
+    path.write_text(json.dumps(document | {"records": texts, "checksum": _checksum(texts)}))
+
+
+def test_no_number_in_a_file_makes_a_result_wrong(tmp_path: Path) -> None:
+    """Each number of a record is changed in turn, and the checksum is right again."""
+    path, rng = tmp_path / "plans.json", Random("numbers")
+    with ct.Handle() as first:
+        wanted = ring(first)
+        first.write_plans(path)
+    document, record = records_of(path)
+    refused = restored = 0
+    for at, number in [*numbers(record), (("digest",), 0)]:
+        value = another(number, rng) if at != ("digest",) else "0" * 64
+        write_record(path, document, changed(record, at, value))
+        with ct.Handle() as handle:
+            try:
+                handle.read_plans(path)
+            except ct.CacheFileError:
+                refused += 1
+                continue
+            np.testing.assert_allclose(ring(handle), wanted, rtol=1e-13)
+            restored += handle.plans.statistics.restored
+    assert refused > 3  # extents, strides, positions on the path
+    assert restored == 1  # jit_mode and the like are names: the count of candidates to tune alone
+
+
+PROGRAM = f"""
 import numpy as np, contract as ct
-x = np.ones((30, 40))
+x = np.ones((30, 30))
 for _ in range(2):
-    assert ct.contract("ij,kj->ik", x, x)[0, 0] == 40
-    assert ct.contract("ij,kj,il->lk", x, x, x).shape == (40, 30)
+    assert ct.contract("ij,kj->ik", x, x)[0, 0] == 30
+    assert ct.contract("{RING}", x, x, x, x, x)[0, 0] == 30**4
 print(ct.default_handle().plans.statistics)
 """
 
@@ -121,10 +187,11 @@ def in_a_process(folder: str, **variables: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_a_second_process_plans_nothing(tmp_path: Path) -> None:
+def test_a_second_process_searches_no_path(tmp_path: Path) -> None:
+    """A product of two is planned at once: no file has it."""
     folder = str(tmp_path / "plans")
     assert "hits=2, restored=0, misses=2" in in_a_process(folder)
-    assert "hits=2, restored=2, misses=0" in in_a_process(folder)
+    assert "hits=2, restored=1, misses=1" in in_a_process(folder)
     assert "hits=2, restored=0, misses=2" in in_a_process("0")
     assert "hits=0, restored=0, misses=4" in in_a_process(folder, CUTENSOR_DISABLE_PLAN_CACHE="1")
 
@@ -143,11 +210,12 @@ def test_a_limit_holds_for_plans_from_a_file(tmp_path: Path) -> None:
     limited = ct.PlanPreference(memory_limit=1 << 30, algo=ct.Algo.GEMM)
     with ct.Handle() as handle:
         ct.contract("ij,jk->ki", x, x, preference=limited, handle=handle)
+        ((_, loaded),) = handle.plans.items()
+        needed = footprint(handle.executor, loaded.plan).total
         handle.write_plans(tmp_path / "plans.json")
     with ct.Handle() as handle:
         handle.read_plans(tmp_path / "plans.json")
         ((key, record),) = handle._kept._read.items()
-        needed = footprint(handle.executor, record.plan).total
         tight = replace(limited, memory_limit=needed - 1)
         handle._kept._read = {(key[0], tight): record}
         with pytest.raises(ct.InsufficientWorkspaceError, match=str(needed)):

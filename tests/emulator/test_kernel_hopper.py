@@ -354,7 +354,7 @@ def test_a_map_the_driver_refuses_leaves_the_product_to_others(
 def test_it_is_used_where_it_is_asked_for_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hopper, "_gains", lambda *_: True)
     plan: Any = PLAIN.plan()
-    plan.jit_mode = ct.JitMode.NONE
+    plan.preference = ct.PlanPreference()
     for asked, entry in (({}, "multiply"), ({"hopper": True}, "hopper")):
         (call,) = lower(plan, PLAIN.step(), HOPPER, **asked)
         assert call.entry == entry

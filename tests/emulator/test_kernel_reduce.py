@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from contract.descriptors import TensorDescriptor
+from contract.descriptors import PlanPreference, TensorDescriptor
 from contract.kernels import reduce
 from contract.kernels.architectures import architecture_of
 from contract.kernels.call import KernelCall
@@ -71,7 +71,7 @@ class Case:
         written = View(1, self.target)
         step = Step(alpha, written, self.extents, modes, self.kept, compute, self.by, plus)
         unused: Any = None
-        return Plan(slots, (step,), (-1,) * len(slots), 0, unused, (), 0), step
+        return Plan(slots, (step,), (-1,) * len(slots), 0, unused, (), 0, PlanPreference()), step
 
     def _aligned(self, kind: SlotKind, strides: Sequence[int], dtype: str) -> int:
         if kind is SlotKind.INPUT:

@@ -1,6 +1,7 @@
 """The benchmarks: a wrong result never counts, and what is printed and written is right."""
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from bench import __main__ as command
-from bench import candidates, peers, report
+from bench import busy, candidates, peers, report
 from bench import measure as bench_measure
 from bench.device import HOST, Array, Ceilings, Host, Run, Sizes
 from bench.draws import EXTENTS, FLOPS, LARGEST, MODES, Drawn, contractions
@@ -39,6 +40,7 @@ from bench.suites import (
 from contract import ComputeType
 from contract.errors import UnsupportedTypeError
 from contract.handle import default_handle
+from contract.run import host_products, numpy_kernels
 from tests.reference import SMALLEST, UNIT_ROUNDOFF, roundoffs
 
 CEILINGS = Ceilings(flops=1e11, bandwidth=1e10)
@@ -207,7 +209,8 @@ def wrong_products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         product.flat[0] *= 1 + 1e-9
         return product
 
-    monkeypatch.setattr(np, "matmul", wrong)
+    for module in (host_products, numpy_kernels):
+        monkeypatch.setattr(module, "matmul", wrong)
     default_handle.cache_clear()
     yield
     default_handle.cache_clear()
@@ -789,3 +792,41 @@ def test_each_contestant_permutes_into_memory_of_its_own() -> None:
     values = case.reference().values
     assert all(np.array_equal(each, values) for each in results)
     assert np.isnan(unwritten(values)).all()
+
+
+# --- beside busy processes ------------------------------------------------------------------------
+
+
+def test_busy_prints_a_row_for_each_case(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(busy, "ROUND_SECONDS", 0)
+    monkeypatch.setattr(busy, "SETTLED", 0)
+    asked = ["busy", "--suites", "random", "--few", "2", "--limit-gflop", "0.001", "--busy", "1"]
+    assert command.main([*asked, "--rounds", "1"]) == 0
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("random 0 ")
+    assert second.startswith("random 50 ")
+    assert last.endswith("of 2")
+
+
+def test_busy_processes_run_when_they_are_told_and_then_end() -> None:
+    with busy.processes(2) as others:
+        with busy.running(others[:1]):
+            os.kill(others[0], 0)
+    for each in others:
+        with pytest.raises(ProcessLookupError):
+            os.kill(each, 0)
+
+
+def test_who_is_hurt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(busy, "usable_cores", lambda: 2)
+
+    def slowed(ours: float, numpy: float) -> busy.Slowed:
+        quiet = {peers.OURS: 1.0, "numpy": 1.0}
+        return busy.Slowed("case", {0: quiet, 2: {peers.OURS: ours, "numpy": numpy}})
+
+    assert not slowed(2.4, 1.0).is_hurt(2)  # half the time of two cores
+    assert slowed(2.6, 1.0).is_hurt(2)
+    assert not slowed(4.0, 4.0).is_hurt(2)
+    assert slowed(10.0, 4.0).is_hurt(2)

@@ -7,6 +7,7 @@ import sys
 import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -172,10 +173,13 @@ def test_bfloat16_is_explained_and_read_on_demand(folder, capsys):
 
 def test_plan_is_printed_for_files_and_for_extents(folder, capsys):
     assert main(["abc,kb->ac", "A.npy", "B.npy", "-o", "C.npy", "--explain"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) > 1
+    with_times = capsys.readouterr().out
+    assert " measured\n" in with_times
     assert Path("C.npy").exists()
     assert main(["explain", "abc,kb->ac", "a=64, b=32", "c=8,k=16", "--dtype", "float32"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) > 1
+    without = capsys.readouterr().out
+    assert without.startswith("abc,kb->ac\na = 64, b = 32, k = 16, c = 8\n")
+    assert " measured" not in without
 
 
 def test_demo_prints_its_table(capsys):
@@ -498,11 +502,11 @@ def kept(tmp_path, monkeypatch):
     identity = plan_files.Identity("Xeon", "AVX-512", 2)
     store = plan_files.PlanStore(plan_files.store_path(tmp_path / "plans", identity), identity)
     for text, shapes, seconds in (
-        ("ab,bc->ac", ((4, 5), (5, 6)), None),
+        ("ab,bc,cd->ad", ((4, 5), (5, 6), (6, 7)), None),
         ("ab->b", ((4, 5),), 2e-6),
     ):
         plan = contract.contract_expression(text, *shapes).plan
-        assert store.add(plan_files.Record(contract.PlanPreference(), plan, seconds))
+        assert store.add(plan_files.Record.of(contract.PlanPreference(), plan, seconds))
     store.save()
     return tmp_path / "plans"
 
@@ -514,10 +518,12 @@ def test_kept_plans_are_shown(kept, capsys):
     title, head, first, second = capsys.readouterr().out.splitlines()
     assert title.startswith("Xeon (AVX-512, 2 units): 2 plans, ")
     assert "0:00:0" in title
-    assert head.split() == ["operation", "extents", "type", "algorithm", "time"]
-    assert first.split()[:3] == ["ab,bc->ac", "a=4,b=5,c=6", "float64"]
-    assert first.split()[-1] == "predicted"
-    assert second.split() == ["ab->b", "a=4,b=5", "float64", "ONE_PASS", "2", "us", "measured"]
+    assert head.split() == ["operation", "extents", "type", "decided", "measured"]
+    assert first.split(maxsplit=3) == [
+        *("ab,bc,cd->ad", "a=4,b=5,c=6,d=7", "float64"),
+        "candidate 0, path ((0, 1), (0, 1))",
+    ]
+    assert second.split() == ["ab->b", "a=4,b=5", "float64", "candidate", "0", "2", "us"]
 
 
 def test_a_file_that_is_refused_is_shown_with_its_reason(kept, capsys):
@@ -581,6 +587,27 @@ def test_calibration_is_kept_where_it_chooses_better_and_used(
         assert handle.executor.machine == HOST
     assert main(["calibrate", "--directory", str(tmp_path), "--remove"]) == 0
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_any_check_finds_slower_is_not_better() -> None:
+    assert Calibration(HOST, Choices((1.5, 1.2)), Choices((1.4, 1.2))).is_better
+    assert not Calibration(HOST, Choices((1.5, 1.2)), Choices((1.0, 1.3))).is_better
+
+
+def test_a_busy_machine_is_not_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every second measurement takes twice as long."""
+    turns = count()
+
+    def disturbed(plans: Sequence[Any], executor: Any) -> tuple[Any, tuple[float, ...]]:
+        return plans[0], (plans[0].plan.seconds * (1 + next(turns) % 2),)
+
+    monkeypatch.setattr(calibrating, "sleep", lambda seconds: None)
+    monkeypatch.setattr(calibrating, "AWAKE", 0)
+    monkeypatch.setattr(calibrating, "measured_fastest", disturbed)
+    executor = HostExecutor("numpy", 1)
+    with pytest.raises(contract.ExecutionError, match=r"busy.*takes 2\.00 times as long"):
+        calibrating.calibrated(executor, lambda text: None)
+    executor.close()
 
 
 def test_calibration_measures_each_candidate_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,45 @@ def test_order_of_the_result(order: str, strides: tuple[int, int]) -> None:
     np.testing.assert_allclose(found, A @ B)
 
 
+@pytest.mark.parametrize("order", ["f", "c", "a", "k"])
+def test_order_in_small_letters(order: str) -> None:
+    expression = ct.contract_expression("ij,jk->ik", A, B, order=order)
+    for found, wanted in (
+        (ct.contract("ij,jk->ik", A, B, order=order), A @ B),
+        (ct.contract("ij,jk->ik", A, B, order=order), A @ B),
+        (expression(), A @ B),
+        (ct.permute("ij->ji", A, order=order), A.T),
+        (ct.reduce("ij->i", A, order=order), A.sum(1)),
+        (ct.elementwise_binary("ij,ij->ij", A, A, order=order), 2 * A),
+    ):
+        if order != "k":
+            assert found.flags.f_contiguous or order != "f"
+            assert found.flags.c_contiguous or order == "f"
+        np.testing.assert_allclose(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "f8", np.complex128, np.dtype(">f8")])
+def test_the_type_of_the_result(dtype: Any) -> None:
+    for _ in range(2):
+        found = ct.contract("ij,jk->ik", A, B, dtype=dtype)
+        assert found.dtype == np.dtype(dtype).newbyteorder("=")
+        np.testing.assert_allclose(found, A @ B)
+    assert ct.contract("ij,jk->ik", A, B).dtype == np.float64
+
+
+def test_sums_in_a_wider_type() -> None:
+    x = np.full(1000, 100, "i1")
+    assert ct.contract("i,i->", x, x, dtype="i8") == 10_000_000
+    assert ct.contract_trinary("i,i,i->", x, x, x, dtype="i8") == 1_000_000_000
+
+
+def test_types_that_cannot_hold_the_result() -> None:
+    with pytest.raises(TypeError, match=r"dtype float64 cannot hold .* complex128"):
+        ct.contract("ij,jk->ik", A, B * 1j, dtype="f8")
+    with pytest.raises(TypeError, match="dtype is a NumPy data type: it is 'nonsense'"):
+        ct.contract("ij,jk->ik", A, B, dtype="nonsense")
+
+
 def test_order_a_follows_column_major_operands() -> None:
     found = ct.contract("ij,jk->ik", np.asfortranarray(A), np.asfortranarray(B), order="A")
     assert found.flags.f_contiguous
@@ -621,6 +660,17 @@ def test_a_disabled_cache_plans_every_call(monkeypatch: pytest.MonkeyPatch) -> N
         for _ in range(3):
             np.testing.assert_allclose(ct.contract("ij,jk->ik", A, B, handle=handle), A @ B)
         assert len(handle.plans) == 0
+
+
+def test_the_lines_of_a_cache_are_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ct.Handle() as handle:
+        assert handle.plans.capacity == 4096
+    monkeypatch.setenv("CONTRACT_CACHE_LINES", "3")
+    with ct.Handle() as handle, ct.Handle(cache_lines=2) as other:
+        assert (handle.plans.capacity, other.plans.capacity) == (3, 2)
+        for count in range(2, 8):
+            ct.contract("i,i->", np.ones(count), np.ones(count), handle=handle)
+        assert len(handle.plans) == 3
 
 
 def test_the_number_of_threads_does_not_change_a_bit(rng: np.random.Generator) -> None:

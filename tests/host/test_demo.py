@@ -1,6 +1,9 @@
 """The demo's physics against wave functions, its checks against engines that err."""
 
 import io
+import subprocess
+import sys
+import time
 from itertools import combinations
 
 import numpy as np
@@ -9,6 +12,8 @@ import pytest
 from contract import demo
 from contract.demo import numpy_engine, our_engine
 from contract.errors import InsufficientWorkspaceError, InvalidValueError
+from contract.run import neighbours
+from contract.run.neighbours import Neighbours
 
 ENGINES = pytest.mark.parametrize("engine", [numpy_engine, our_engine], ids=["numpy", "contract"])
 
@@ -258,3 +263,21 @@ def test_progress_is_one_line_on_terminals_and_silent_elsewhere():
         progress.clear()
     assert terminal.getvalue() == "\r\x1b[Kfirst\r\x1b[Ksecond\r\x1b[K"
     assert file.getvalue() == ""
+
+
+def test_what_others_take_of_the_processor_is_a_share():
+    """A child works until it has been noticed; where the system tells nothing, nothing is said."""
+    found = Neighbours()
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    deadline = time.monotonic() + 30
+    while found.share() == 0 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    child.kill()
+    child.wait()
+    share = found.share()
+    assert share is None or 0 < share <= 1
+
+
+def test_where_the_system_does_not_tell_nothing_is_claimed(monkeypatch, tmp_path):
+    monkeypatch.setattr(neighbours, "STATISTICS", tmp_path / "nothing")
+    assert neighbours.Neighbours().share() is None

@@ -209,7 +209,7 @@ def test_casting_and_out(out: str | None, dtype: str | None, casting: str) -> No
         assert mine is None or results[0] is mine
 
 
-@pytest.mark.parametrize("order", ["C", "F", "c", "f"])
+@pytest.mark.parametrize("order", ["C", "F", "A", "K", "c", "f", "a", "k", None])
 def test_order(order: str) -> None:
     for text, *operands in (("ij,jk", A, B), ("ijk,kl->lij", CUBE, C.T), ("ijk->k", CUBE)):
         mine, theirs = (f(text, *operands, order=order) for f in (ct.einsum, np.einsum))
@@ -232,6 +232,7 @@ def test_views_where_numpy_gives_views() -> None:
         assert np.shares_memory(mine, x)
         assert np.shares_memory(theirs, x)
         assert mine.strides == theirs.strides
+        assert mine.base is theirs.base
         assert mine.flags.writeable
     frozen = A.copy()
     frozen.flags.writeable = False
@@ -256,6 +257,137 @@ def test_out_is_returned_and_may_overlap_an_input() -> None:
     wanted = a.T.copy()
     ct.einsum("ij->ji", a, out=b)
     np.testing.assert_array_equal(b, wanted)
+
+
+def _drawn(rng: np.random.Generator, count: int) -> tuple[str, list[np.ndarray]]:
+    """An expression for ``count`` operands that lie in memory in any way."""
+    extents = dict(zip("abCdEf", rng.integers(1, 4, 6), strict=True))
+    terms = ["".join(rng.choice(list(extents), rng.integers(0, 5))) for _ in range(count)]
+    operands = []
+    for term in terms:
+        shape = [1 if term.count(x) == 1 and rng.random() < 0.1 else extents[x] for x in term]
+        axes = rng.permutation(len(shape))
+        x = np.ones(np.array(shape, int)[axes]).transpose(np.argsort(axes))
+        operands.append(x[(slice(None, None, -1),) * int(rng.integers(0, len(shape) + 1))])
+    labels = sorted(set("".join(terms)))
+    output = rng.permutation(labels)[: rng.integers(0, len(labels) + 1)]
+    return f"{','.join(terms)}->{''.join(output)}", operands
+
+
+def _steps(x: np.ndarray) -> list[int]:
+    return [step for step, extent in zip(x.strides, x.shape, strict=True) if extent > 1]
+
+
+by_matrices = pytest.mark.skipif(
+    not hasattr(np._core.einsumfunc, "bmm_einsum"), reason="NumPy before 2.4 multiplies otherwise"
+)
+
+
+@pytest.mark.parametrize(
+    ("optimize", "most"),
+    [
+        (False, 4),
+        pytest.param(True, 2, marks=by_matrices),
+        pytest.param(None, 2, marks=by_matrices),
+    ],
+)
+def test_results_lie_as_numpy_lays_them(
+    optimize: bool | None, most: int, rng: np.random.Generator
+) -> None:
+    """Longer paths may differ from NumPy's, and with them the layout of what they give."""
+    for _ in range(300):
+        text, operands = _drawn(rng, int(rng.integers(1, most + 1)))
+        mine = ct.einsum(text, *operands, optimize=optimize)
+        theirs = np.einsum(text, *operands, optimize=optimize)
+        assert _steps(mine) == _steps(theirs), (text, [(x.shape, x.strides) for x in operands])
+        np.testing.assert_array_equal(mine, theirs)
+        again = ct.einsum(text, *operands, optimize=optimize)
+        assert _steps(again) == _steps(theirs)
+
+
+def test_views_of_more_labels_than_numpy_has() -> None:
+    x = np.arange(2.0).reshape((1,) * 60 + (2,))
+    modes = list(range(61))
+    found = ct.einsum(x, modes, modes[::-1])
+    assert np.shares_memory(found, x)
+    assert found.strides == x.T.strides
+    assert found.shape == x.T.shape
+
+
+@by_matrices
+@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
+@pytest.mark.parametrize("casting", [None, "no", "safe", "same_kind", "unsafe"])
+def test_out_with_optimize(casting: str | None, rng: np.random.Generator) -> None:
+    """Where NumPy's matrix product is no place for ``out``, it is assigned, whatever the type."""
+    refused = 0
+    for _ in range(150):
+        text, operands = _drawn(rng, 2)
+        shape = np.shape(np.einsum(text, *operands))
+        out = rng.choice(["f4", "f8", "c16", "i8", "?", ">f8"])
+        options: dict[str, Any] = {"optimize": True}
+        if casting is not None:
+            options["casting"] = casting
+        mine, theirs = np.zeros(shape, out), np.zeros(shape, out)
+        found = outcome(ct.einsum, text, *operands, out=mine, **options)
+        wanted = outcome(np.einsum, text, *operands, out=theirs, **options)
+        if isinstance(wanted, Exception):
+            refused += 1
+            assert isinstance(found, TypeError), (text, out, found, wanted)
+        else:
+            assert found is mine, (text, out, found)
+            np.testing.assert_array_equal(mine, theirs)
+    assert refused or casting == "unsafe"
+
+
+def test_out_of_rank_0_takes_any_type() -> None:
+    mine = np.array(0)
+    assert ct.einsum("i,i->", V, V, out=mine, optimize="optimal") is mine
+    assert mine == 5
+    with pytest.raises(TypeError):
+        ct.einsum("i,i->", V, V, out=mine)
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+def test_the_type_that_is_asked_for(optimize: bool) -> None:
+    """Operands are cast by the rule same_kind with ``optimize``, without it they are not."""
+    mine, theirs = (
+        outcome(f, "ij,jk", A, B, dtype="f4", optimize=optimize) for f in (ct.einsum, np.einsum)
+    )
+    assert isinstance(theirs, TypeError) is not optimize
+    assert isinstance(mine, TypeError) is not optimize
+    assert optimize is False or mine.dtype == theirs.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        ([(0, 1)], RuntimeError),
+        ([(1,), (0, 1)], RuntimeError),
+        ([], RuntimeError),
+        ([(0, 5), (0, 1)], IndexError),
+    ],
+)
+def test_paths_that_do_not_fit(path: list[tuple[int, ...]], error: type[Exception]) -> None:
+    for einsum in (ct.einsum, np.einsum, ct.einsum_path, np.einsum_path):
+        with pytest.raises(error):
+            einsum("ij,jk,kl", A, B, C, optimize=["einsum_path", *path])
+
+
+class Elsewhere:
+    """An array of a library that has functions of its own in the place of NumPy's."""
+
+    shape = (3,)
+
+    def __array_function__(self, function: Any, types: Any, given: Any, options: Any) -> Any:
+        return function, given, options
+
+
+def test_operands_with_functions_of_their_own() -> None:
+    x = Elsewhere()
+    assert ct.einsum("i,i", V, x, order="F") == (np.einsum, ("i,i", V, x), {"order": "F"})
+    assert ct.einsum("i->", V, out=x) == (np.einsum, ("i->", V), {"out": x})
+    assert ct.einsum(x, [0], optimize=True) == (np.einsum, (x, [0]), {"optimize": True})
+    assert ct.tensordot(V, x, 1) == (np.tensordot, (V, x, 1), {})
 
 
 def test_out_broadcasts_as_numpy_does() -> None:

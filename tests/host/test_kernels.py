@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 import contract as ct
 from contract.heuristics import COMPILED, NARROW_BLAS, Cpu
 from contract.operators import BinaryOperator
-from contract.run import host, numba_copies, numba_passes
+from contract.run import copy_tables, host, pass_tables
 from contract.run import memory as memory_module
 from contract.run.blas_threads import BlasThreads, blas_threads
 from contract.run.host import HostExecutor
 from contract.run.host_kernels import HostKernels, TileSource, flatten, strided_view
 from contract.run.kernel_families import load_kernels
+from contract.run.linking import Linker
 from contract.run.memory import KEPT_BYTES, Cutter, MemoryPool
-from contract.run.numba_team import Team
 from contract.run.workers import Workers
 
 WORKERS = Workers(3)
@@ -110,9 +110,9 @@ def test_copies_of_memory_that_is_not_aligned(
     strides = [step // kind.itemsize for step in view.strides]
     packed = [int(np.prod(view.shape[at + 1 :])) for at in range(view.ndim)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(numba_copies, "STAGED_BYTES", staged)
-        patch.setattr(numba_copies, "PASSING_BYTES", passing)
-        patch.setattr(numba_copies, "PASSING_RUN", 64)
+        patch.setattr(copy_tables, "STAGED_BYTES", staged)
+        patch.setattr(copy_tables, "PASSING_BYTES", passing)
+        patch.setattr(copy_tables, "PASSING_RUN", 64)
         run = FAMILIES["numba"].copy(view.shape, strides, packed, dtype, dtype)
     run(source, 0, guarded[inside].view(kind), 0)
     wanted = np.ascontiguousarray(view).reshape(-1).view(np.uint8)
@@ -313,7 +313,7 @@ def test_loaded_tiles(
     The last tiles are shorter, along one, two or three dimensions, some by all but one. Three
     lanes have buffers of their own.
     """
-    monkeypatch.setattr(numba_passes, "THREAD_WORK", 64)
+    monkeypatch.setattr(pass_tables, "THREAD_WORK", 64)
     rng = np.random.default_rng(4)
     extents, team = (29, 23, 5), OneByOne()
     a, c = (np.asfortranarray(_numbers(rng, shape, dtype)) for shape in ([23, 29, 5], [5]))
@@ -328,8 +328,8 @@ def test_loaded_tiles(
     ]
     operators = [BinaryOperator.MUL, BinaryOperator.ADD]
     target = (1, 29, 29 * 23)
-    made = numba_passes.combined_pass(
-        extents, blocks, sources, target, dtype, operators, cast(Team, team)
+    made = pass_tables.combined_pass(
+        extents, blocks, sources, target, dtype, operators, Linker(3, lambda: team)
     )
     assert made is not None
     memory = np.zeros(made.bytes, np.uint8)

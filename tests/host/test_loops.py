@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 import contract as ct
 from contract.heuristics import COMPILED
 from contract.planner import ranked_plans
+from contract.run.compiled_kernels import CompiledKernels
 from contract.run.host_kernels import LoopRow
 from contract.run.workers import Workers
 from contract.vector_loops import vectors_each
 
-numba_kernels = pytest.importorskip("contract.run.numba_kernels")
+pytest.importorskip("numba")
 
 Array = np.ndarray[Any, Any]
-KERNELS = {threads: numba_kernels.NumbaKernels(Workers(threads)) for threads in (1, 3)}
+KERNELS = {threads: CompiledKernels(Workers(threads)) for threads in (1, 3)}
 TYPES = ("float64", "float32", "complex128", "complex64", "int8", "uint16", "int64")
 WIDE = {"f": np.longdouble, "c": np.clongdouble, "i": np.int64, "u": np.uint64}
 

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import contract as ct
-
-pytest.importorskip("numba")
-
 from contract.layout import offset_bounds
 from contract.operators import BinaryOperator
 from contract.run.host_kernels import strided_view
-from contract.run.numba_reductions import reduction
+from contract.run.linking import Linker
+from contract.run.reduction_tables import reduction
+
+pytest.importorskip("numba")
 
 ADD, MUL, MAX, MIN = BinaryOperator
 UFUNCS: dict[BinaryOperator, np.ufunc] = {
@@ -26,6 +26,7 @@ UFUNCS: dict[BinaryOperator, np.ufunc] = {
 }
 PRECISE = {"i": "i8", "u": "u8", "f": "longdouble", "c": "clongdouble"}
 GUARD = 77
+LINKER = Linker(1, list)  # there is no team
 
 # Compiling takes seconds each: the types that take different paths meet every operator, the
 # others one.
@@ -122,7 +123,7 @@ def run(case: Case, x: Any, target: str, operator: BinaryOperator) -> tuple[Any,
     low, _ = offset_bounds([*n, *gone], [*source, *reduced])
     low_t, high_t = offset_bounds(n, to)
     memory = np.full(high_t - low_t + 9, GUARD, target)
-    kernel = reduction(n, source, to, gone, reduced, x.dtype.name, target, operator)
+    kernel = reduction(n, source, to, gone, reduced, x.dtype.name, target, operator, LINKER)
     assert kernel is not None
     kernel(x, -low, memory, 4 - low_t)
     read = strided_view(x, -low, [*n, *gone], [*source, *reduced])
@@ -271,7 +272,7 @@ def test_bits_are_reproducible(case: Case, rng: np.random.Generator) -> None:
 def test_one_preparation_serves_many_places(rng: np.random.Generator) -> None:
     """Offsets move a prepared kernel over source and target; old values are overwritten."""
     x, target = rng.standard_normal((5, 30, 4)), np.full((5, 4), np.nan)
-    kernel = reduction([4], [1], [1], [30], [4], "float64", "float64", ADD)
+    kernel = reduction([4], [1], [1], [30], [4], "float64", "float64", ADD, LINKER)
     assert kernel is not None
     for at in range(5):
         kernel(x.reshape(-1), at * 120, target.reshape(-1), at * 4)
@@ -281,14 +282,14 @@ def test_one_preparation_serves_many_places(rng: np.random.Generator) -> None:
 def test_memory_that_is_read_only_is_read(rng: np.random.Generator) -> None:
     x, target = rng.standard_normal(30), np.zeros(1)
     x.flags.writeable = False
-    kernel = reduction([], [], [], [30], [1], "float64", "float64", ADD)
+    kernel = reduction([], [], [], [30], [1], "float64", "float64", ADD, LINKER)
     assert kernel is not None
     kernel(x, 0, target, 0)
     np.testing.assert_allclose(target[0], x.sum())
 
 
 def test_an_empty_target_is_left_alone() -> None:
-    kernel = reduction([0, 3], [1, 1], [1, 1], [4], [1], "float64", "float64", ADD)
+    kernel = reduction([0, 3], [1, 1], [1, 1], [4], [1], "float64", "float64", ADD, LINKER)
     assert kernel is not None
     kernel(np.zeros(1), 0, np.zeros(0), 0)
 
@@ -311,7 +312,7 @@ def test_an_empty_target_is_left_alone() -> None:
     ],
 )
 def test_other_types_are_left_to_numpy(source: str, target: str, operator: BinaryOperator) -> None:
-    assert reduction([2], [1], [1], [3], [2], source, target, operator) is None
+    assert reduction([2], [1], [1], [3], [2], source, target, operator, LINKER) is None
 
 
 def _tenths(*extents: int, dtype: str = "float32") -> Any:

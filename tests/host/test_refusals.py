@@ -82,6 +82,7 @@ REFUSED: list[Callable[[], Any]] = [
     lambda: ct.Handle(preference=5),
     lambda: ct.Handle(threads=True),
     lambda: ct.Handle(kernels=np.ones(2)),
+    lambda: ct.Handle(compile="later"),
     lambda: ct.Handle().plan(None),
     lambda: ct.Handle().plan(ct.Contraction((V,), V), 5),
     lambda: ct.Handle().estimate_workspace(None),

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("numba")
 
 from contract.run.numba_team import PART_ARGUMENTS, Team, _counted
-from contract.run.numba_tools import address_of, load, store
+from contract.run.numba_tools import by_integers, load, made, store
 from contract.run.workers import Workers
 
 
@@ -28,7 +28,7 @@ def _visit(table: int, begin: int, end: int, lane: int) -> None:
 
 @cache
 def visit() -> int:
-    return address_of(_visit, PART_ARGUMENTS)
+    return made(by_integers(_visit, PART_ARGUMENTS))
 
 
 class Visits:

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 import contract as ct
-from contract.run import workers
+from contract.run import host_products, numpy_kernels, workers
+from contract.run.blas_threads import BlasThreads
 
 CALLS, THREADS = 600, 8
 TUNED = ct.PlanPreference(autotune=ct.AutotuneMode.INCREMENTAL)
@@ -210,6 +212,12 @@ def test_other_threads_leave_the_callers_core_to_it(monkeypatch: pytest.MonkeyPa
     team.close()
 
 
+def put_for_matmul(function: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever matrices are multiplied on the host, the function is called instead."""
+    for module in (host_products, numpy_kernels):
+        monkeypatch.setattr(module, "matmul", function)
+
+
 @pytest.mark.parametrize("extents", [(160, 140, 100), (40, 900, 70), (2000, 8, 150)])
 @pytest.mark.parametrize("threads", [1, 2, 6])
 def test_products_between_other_steps_are_shared_by_our_threads(
@@ -226,10 +234,95 @@ def test_products_between_other_steps_are_shared_by_our_threads(
         written.append(out.shape)
         matmul(one, two, out)
 
-    monkeypatch.setattr(np, "matmul", counted)
+    put_for_matmul(counted, monkeypatch)
     preference = ct.PlanPreference(algo=ct.Algo.TTGT)
     with ct.Handle(threads=threads) as handle:
         found = ct.contract("ikaj,klb->jblia", x, y, alpha=2, preference=preference, handle=handle)
     np.testing.assert_allclose(found, 2 * np.einsum("ikaj,klb->jblia", x, y), rtol=1e-9, atol=1e-9)
     assert sum(rows * columns for *_, rows, columns in written) == found.size
-    assert len(written) == threads
+    assert len(written) >= threads
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "extents", "waits"),
+    [
+        ("ij,jk->ik", "float64", (4, 4, 4), False),
+        ("ij,jk->ik", "float64", (40, 40, 40), True),
+        ("ij,j->i", "complex64", (40, 40), False),
+        ("ij,j->i", "complex64", (64, 65), True),  # OpenBLAS has its threads from 4096 products on
+    ],
+)
+def test_forks_wait_for_blas_where_it_may_have_threads(
+    text: str, dtype: str, extents: tuple[int, ...], waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guarded: list[Callable[..., Any]] = []
+
+    def remembered(self: BlasThreads, function: Callable[..., Any]) -> Callable[..., Any]:
+        guarded.append(function)
+        return function
+
+    monkeypatch.setattr(BlasThreads, "guarded", remembered)
+    sizes = dict(zip("ijk", extents, strict=False))
+    xs = [np.ones([sizes[x] for x in term], dtype) for term in text.partition("->")[0].split(",")]
+    with ct.Handle(kernels="numpy") as handle:
+        ct.contract(text, *xs, handle=handle)
+    assert bool(guarded) == waits
+
+
+class HeldUp:
+    """np.matmul in two threads: the other one's first product lasts until the caller did most."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
+        self.caller = threading.get_ident()
+        self.begun, self.left = threading.Event(), threading.Event()
+        self.matmul = np.matmul
+        self.settings = set[int]()  # of BLAS
+
+    def __call__(self, one: Any, two: Any, out: Any) -> None:
+        self.settings |= {each["num_threads"] for each in threadpool_info()}
+        if threading.get_ident() != self.caller:
+            self.begun.set()
+            assert self.left.wait(60), "a thread leaves its products to nobody"
+        else:
+            assert self.begun.wait(60), "no other thread begins"
+            self.done += 1
+            if self.done > 0.6 * self.total:
+                self.left.set()
+        self.matmul(one, two, out)
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes", "algo"),
+    [
+        ("ceda,dbe->cba", ((32, 32, 32, 32), (32, 32, 32)), ct.Algo.GETT),
+        ("abcdk,bkn->ancdb", ((16, 40, 8, 40, 48), (40, 48, 48)), ct.Algo.GETT),
+        ("bij,bjk->bik", ((24, 80, 80), (24, 80, 80)), ct.Algo.DEFAULT),
+        ("ikaj,klb->jblia", ((2, 300, 160, 2), (300, 4, 140)), ct.Algo.TTGT),
+    ],
+)
+def test_products_of_a_thread_that_is_held_up_are_left_to_the_others(
+    text: str, shapes: Sequence[tuple[int, ...]], algo: ct.Algo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Panels in one block and in several, a batch, matrices between permutations."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(shape) for shape in shapes)
+    preference = ct.PlanPreference(algo=algo)
+    matmul, products = np.matmul, list[int]()
+
+    def counted(one: Any, two: Any, out: Any) -> None:
+        products.append(out.size)
+        matmul(one, two, out)
+
+    put_for_matmul(lambda *given, **named: now[0](*given, **named), monkeypatch)
+    now: list[Callable[..., None]] = [counted]
+    with ct.Handle(threads=2, kernels="numpy") as handle:
+        wanted = ct.contract(text, x, y, preference=preference, handle=handle)
+        held_up = HeldUp(len(products))
+        held_up.matmul = matmul
+        now[0] = held_up
+        found = ct.contract(text, x, y, preference=preference, handle=handle)
+    np.testing.assert_array_equal(found, wanted)
+    assert len(products) >= 4
+    assert held_up.done > 0.6 * held_up.total
+    assert held_up.settings == {1}

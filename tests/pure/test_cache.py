@@ -32,7 +32,7 @@ def test_the_least_recently_used_line_goes() -> None:
     cache.put("c", c)
     assert cache.get("b") is None
     assert (cache.get("a"), cache.get("c")) == (a, c)
-    assert astuple(cache.statistics) == (3, 0, 3, 1, 2, 2)
+    assert astuple(cache.statistics) == (3, 0, 3, 1, 2, 2, 0)
     cache.resize(1)
     assert cache.items() == [("c", c)]
     cache.clear()
@@ -124,7 +124,64 @@ def test_it_behaves_like_a_list_in_order_of_use(lines: int, work: list[tuple[str
             model.popitem(last=False)
             evictions += 1
         assert cache.items() == list(model.items())
-    assert astuple(cache.statistics) == (hits, 0, misses, evictions, len(model), lines)
+    assert astuple(cache.statistics) == (hits, 0, misses, evictions, len(model), lines, 0)
+
+
+@given(
+    st.integers(0, 9), st.lists(st.tuples(st.sampled_from("gpr"), st.integers(0, 7)), max_size=60)
+)
+def test_lines_go_until_the_others_are_within_the_bytes(
+    most: int, work: list[tuple[str, int]]
+) -> None:
+    cache: PlanCache[tuple[int]] = PlanCache(5, most, size_of=lambda value: value[0])
+    model: OrderedDict[int, tuple[int]] = OrderedDict()
+    for what, key in work:
+        if what == "r":
+            cache.resize(5, key)
+            most = key
+        elif what == "g" or key in model:
+            assert cache.get(key) is model.get(key)
+            if key in model:
+                model.move_to_end(key)
+        else:
+            model[key] = cache.put(key, (key,))
+        while len(model) > 5 or sum(size for (size,) in model.values()) > most:
+            model.popitem(last=False)
+        assert cache.items() == list(model.items())
+        assert cache.statistics.bytes == sum(size for (size,) in model.values())
+
+
+def test_requests_count_as_bytes_of_their_line() -> None:
+    cache: PlanCache[Value] = PlanCache(2)
+    a, b = Value(), Value()
+    cache.put("a", a)
+    sizes = []
+    for number in range(MOST_REQUESTS + 2):
+        cache.remember(a, ("request", number), number)
+        sizes.append(cache.statistics.bytes)
+    assert sizes == [(at + 1) * sizes[0] for at in range(MOST_REQUESTS)] + 2 * sizes[-1:]
+    cache.replace(a, b)
+    assert cache.statistics.bytes == 0
+    cache.remember(b, "x", 1)
+    cache.clear()
+    assert cache.statistics.bytes == 0
+
+
+def test_an_eviction_does_not_look_at_every_line() -> None:
+    """Of so many, each would take a millisecond and more."""
+    looked: list[int] = []
+
+    class Looking(dict[Any, Any]):
+        def values(self) -> Any:
+            looked.append(len(self))
+            return super().values()
+
+    cache: PlanCache[Value] = PlanCache(1000)
+    cache._keys = Looking()
+    for number in range(5000):
+        cache.put(number, Value())
+    assert len(cache) == 1000
+    assert len(looked) <= 5
 
 
 class CallingBack:
@@ -209,8 +266,8 @@ def change(cache: PlanCache[tuple[str, int]]) -> None:
 
 def test_a_change_that_is_broken_off_leaves_a_cache_that_works() -> None:
     """At each of its lines in turn: what is found is right, and nothing stays for ever."""
-    for at in range(1, 220):
-        cache: PlanCache[tuple[str, int]] = PlanCache(2)
+    for at in range(1, 260):
+        cache: PlanCache[tuple[str, int]] = PlanCache(2, size_of=lambda value: 7)
         for key in "ab":
             cache.remember(cache.put(key, (key, 0)), f"request {key}", (key, 0))
         with handler_raising(at):
@@ -224,6 +281,7 @@ def test_a_change_that_is_broken_off_leaves_a_cache_that_works() -> None:
             cache.remember(value, f"request {number}", value)
             assert cache.find(f"request {number}") is value
         assert [key for key, _ in cache.items()] == ["new 2", "new 3"]
+        assert cache.statistics.bytes >= sum(line.bytes for line in cache._keys.values())
         assert len(cache._lines) == len(cache._requests) == 2
 
 

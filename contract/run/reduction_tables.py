@@ -1,4 +1,4 @@
-"""Reductions as a compiled kernel: sums, products, maxima and minima over strided memory.
+"""How reductions over strided memory are blocked: sums, products, maxima and minima.
 
 A block of accumulators that stays in cache is filled with the neutral element, rows of source
 elements are combined with it in the order of memory, and the results are written at the end.
@@ -7,29 +7,33 @@ dimension; each step has accumulators of its own, which are combined at the end.
 The order of combination depends on extents, strides and types alone, so that bits do.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from math import ceil, prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from contract.operators import BinaryOperator
+from contract.run.compiled_code import Kernel
 from contract.run.host_kernels import CopyKernel
 from contract.run.host_views import Array, address
-from contract.run.numba_rows import (
-    CONTIGUOUS,
-    PAIRS,
-    STRIDED,
-    TABULATED,
-    VECTOR_BYTES,
-    WHOLE,
-    kernel_for,
-    part,
-    reduce_blocks,
-)
-from contract.run.numba_team import Team
+from contract.run.linking import Linker
 
 __all__ = ["Reduction", "is_reduced", "reduction", "together"]
+
+REDUCE_BLOCKS = Kernel("numba_rows", "reduce_all")
+PART = Kernel("numba_rows", "part")
+VECTOR_BYTES = 64
+# Rows of an accumulator for each element, or rows with one accumulator, or two in turn
+TABULATED, CONTIGUOUS, STRIDED, WHOLE, PAIRS = range(5)
+# A plan: the address of the code that combines rows; bytes of an element read and written; how
+# many accumulators a block has, how many blocks there are, and how accumulators are folded; where
+# the loops around blocks and over results end; how many loops and passes there are. Then come
+# these, and the offsets of lanes and rows.
+ROWS, READ, WRITTEN, SIZE, UNITS, PHASE, STEPS, OUTER_END, STORE_END, LOOPS, PASSES = range(11)
+NUMBERS, PASS = 11, 10
+JOB = 3  # a job: the address of its plan, and its places in source and target, in bytes
 
 THREAD_WORK = 1 << 14  # elements worth a thread that is awake,
 WAKING_WORK = 1 << 17  # and one that has to be woken
@@ -66,6 +70,7 @@ def reduction(
     source_dtype: str,
     target_dtype: str,
     operator: BinaryOperator,
+    linker: Linker,
 ) -> "Reduction | CopyKernel | None":
     """target[i] = operator over r of source[i, r], in the target's type; None: not compiled.
 
@@ -85,9 +90,11 @@ def reduction(
         reduced = [(n, 2 * s) for n, s in reduced]
         one, two = (np.dtype(f"f{dtype.itemsize // 2}") for dtype in (one, two))
     dims, shift_s, shift_t = _dims(kept, reduced)
-    plan = _plan(dims, kernel_for(operator, one, two), one, two)
+    plan = _plan(dims, one, two)
     shifts = shift_s * one.itemsize, shift_t * two.itemsize
-    return Reduction(plan, prod(extents) * prod(reduced_extents), sizes, shifts)
+    rows = Kernel("numba_rows", "combined", (operator.name, one.name, two.name))
+    elements = prod(extents) * prod(reduced_extents)
+    return Reduction(plan, elements, sizes, shifts, linker.functions(REDUCE_BLOCKS, rows))
 
 
 class Reduction:
@@ -98,17 +105,30 @@ class Reduction:
     """
 
     def __init__(
-        self, plan: Array, elements: int, sizes: tuple[int, int], shifts: tuple[int, int]
+        self,
+        plan: Array,
+        elements: int,
+        sizes: tuple[int, int],
+        shifts: tuple[int, int],
+        functions: Callable[[], tuple[Any, ...]],
     ) -> None:
         self.plan, self.elements = plan, elements
         self.at = address(plan)
         self.sizes, self._shifts = sizes, shifts  # bytes
+        self._functions = functions
+        self.linked: Callable[[], Callable[[int, int, int], None]] = cache(self._linked)
 
     def __call__(
         self, source: Array, source_offset: int, target: Array, target_offset: int
     ) -> None:
         _, s, t = self.job(source_offset, target_offset)
-        reduce_blocks(self.at, address(source) + s, address(target) + t)
+        self.linked()(self.at, address(source) + s, address(target) + t)
+
+    def _linked(self) -> Callable[[int, int, int], None]:
+        """What follows the plan, which knows from now on what is compiled for its types."""
+        run, self.plan[ROWS] = self._functions()
+        found: Callable[[int, int, int], None] = run
+        return found
 
     def job(self, source_offset: int, target_offset: int) -> tuple[int, int, int]:
         """The address of the plan, and where it begins in bytes, from offsets in elements."""
@@ -116,18 +136,26 @@ class Reduction:
         return self.at, source_offset * size_s + shift_s, target_offset * size_t + shift_t
 
 
-def together(jobs: Sequence[tuple[int, int, Reduction]], team: Team) -> CopyKernel:
+def together(jobs: Sequence[tuple[int, int, Reduction]], linker: Linker) -> CopyKernel:
     """One kernel for jobs, (places in source and target, kernel), that the threads share."""
     table = np.array([kernel.job(*places) for *places, kernel in jobs], np.int64)
     kernels = [kernel for *_, kernel in jobs]
     work, at = sum(kernel.elements for kernel in kernels), address(table)
     parts, wakes = max(min(len(jobs), work // THREAD_WORK), 1), work >= WAKING_WORK
+    functions = linker.shared(PART)
+
+    @cache
+    def linked() -> tuple[Any, ...]:
+        for kernel in kernels:
+            kernel.linked()
+        return functions()
 
     def run(source: Array, source_offset: int, target: Array, target_offset: int) -> None:
         size_s, size_t = kernels[0].sizes  # which also keeps the kernels, whose plans are read
         s = address(source) + source_offset * size_s
         t = address(target) + target_offset * size_t
-        team.run(part(), (at, s, t), table.shape[0], parts, wakes)
+        share, part = linked()
+        share(part, (at, s, t), table.shape[0], parts, wakes)
 
     return run
 
@@ -314,10 +342,10 @@ def _enough(dims: list[_Dim], chosen: list[int], most: int) -> Iterator[int]:
         size *= dims[at].extent
 
 
-def _plan(dims: list[_Dim], code: int, one: np.dtype[Any], two: np.dtype[Any]) -> Array:
-    """What ``reduce_blocks`` follows: its loops, its passes, and offsets of lanes and rows.
+def _plan(dims: list[_Dim], one: np.dtype[Any], two: np.dtype[Any]) -> Array:
+    """What compiled code follows: its loops, its passes, and offsets of lanes and rows.
 
-    ``code`` is the address of what is compiled for these types.
+    The address of what is compiled for these types is not known yet.
     """
     most = BLOCK_BYTES // two.itemsize
     choice = _choose(dims, most, pairs=two.kind != "c")  # complex numbers have no vectors
@@ -340,7 +368,7 @@ def _plan(dims: list[_Dim], code: int, one: np.dtype[Any], two: np.dtype[Any]) -
     ]
     passes = list(_passes(_offsets(rows), split, choice.most_rows))
     ahead = AHEAD if _side_by_side(dims) * one.itemsize >= ASKED_BYTES else 0
-    return _packed((code, one.itemsize, two.itemsize), block, row, passes, middle, ahead)
+    return _packed((one.itemsize, two.itemsize), block, row, passes, middle, ahead)
 
 
 def _side_by_side(dims: list[_Dim]) -> int:
@@ -392,7 +420,7 @@ def _passes(inner: Array, split: _Split, most: int) -> Iterator[_Pass]:
 
 
 def _packed(
-    code: tuple[int, int, int],
+    sizes: tuple[int, int],
     block: _Block,
     row: _Row,
     passes: list[_Pass],
@@ -401,7 +429,7 @@ def _packed(
 ) -> Array:
     """Everything in one table, for arguments cost time: numbers, loops, passes, offsets.
 
-    ``code`` is the address of what is compiled, and the bytes of elements it reads and writes.
+    ``sizes`` are the bytes of elements that are read and written.
     """
     loops = _ordered(block.outer, 1)
     units, outer_end = prod(loop[0] for loop in loops), len(loops)
@@ -419,7 +447,7 @@ def _packed(
         offsets += [each.rows, each.tail_rows]
         begin = tail_end
     folds, ends = (row.phase, row.steps), (outer_end, store_end)
-    numbers = (*code, block.size, units, *folds, *ends, len(loops), len(table))
+    numbers = (0, *sizes, block.size, units, *folds, *ends, len(loops), len(table))
     parts = [np.array(part, np.int64).ravel() for part in (numbers, loops, table)]
     return np.concatenate([*parts, *offsets])
 
