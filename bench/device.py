@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from contract.compute import ComputeType, accumulator
+from contract.run.limits import usable_cores
 from contract.run.processor import processor_name
-from contract.run.workers import usable_cores
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[], Any]

@@ -20,7 +20,7 @@ from bench.library import Library, along, axes_of, packed
 from bench.measure import described
 from bench.reference import Path, split
 from contract.compute import ComputeType
-from contract.run.workers import usable_cores
+from contract.run.limits import usable_cores
 
 Mode = Literal["fixed", "free"]
 Binder = Callable[[str, Sequence[Any], Path | None], Run]

@@ -2,7 +2,6 @@
 
 from typing import assert_never
 
-from contract.device_options import device_options
 from contract.heuristics import Cpu
 from contract.host_options import host_options
 from contract.kernels.architectures import Architecture
@@ -19,5 +18,7 @@ def options(problem: ProductProblem, machine: Machine, search: Search = Search.A
         case Cpu():
             return host_options(problem, machine, search)
         case Architecture():
+            from contract.device_options import device_options  # few programs have a GPU
+
             return device_options(problem, machine)
     assert_never(machine)

@@ -39,6 +39,14 @@ CACHE_LINES = Variable(
 NUM_THREADS = Variable(
     "CONTRACT_NUM_THREADS", "threads of the host kernels; 0: one for each usable core", "0"
 )
+OPENBLAS_THREADS = Variable(
+    "OPENBLAS_NUM_THREADS",
+    "threads of the host kernels, and of BLAS, at most; CONTRACT_NUM_THREADS wins over it",
+    "",
+)
+OMP_THREADS = Variable(
+    "OMP_NUM_THREADS", "the same, where OPENBLAS_NUM_THREADS is unset; of a list the first", ""
+)
 HOST_KERNELS = Variable(
     "CONTRACT_HOST_KERNELS",
     "auto, numba or numpy: which host kernels move, reduce and multiply data",
@@ -94,6 +102,8 @@ VARIABLES = (
     DISABLE_PLAN_CACHE,
     CACHE_LINES,
     NUM_THREADS,
+    OPENBLAS_THREADS,
+    OMP_THREADS,
     HOST_KERNELS,
     COMPILE,
     HOPPER,
@@ -128,6 +138,7 @@ class Settings:
     plan_cache: bool = True
     cache_lines: int = 4096
     threads: int = 0
+    most_threads: int = 0
     kernels: str = "auto"
     compile: str = "background"
     hopper: bool = False
@@ -148,6 +159,7 @@ class Settings:
             plan_cache=not _integer(values, DISABLE_PLAN_CACHE, maximum=1),
             cache_lines=_integer(values, CACHE_LINES, maximum=MOST_LINES),
             threads=_integer(values, NUM_THREADS, maximum=4096),
+            most_threads=_count(values, OPENBLAS_THREADS) or _count(values, OMP_THREADS),
             kernels=_choice(values, HOST_KERNELS, ("auto", "numba", "numpy")),
             compile=_choice(values, COMPILE, ("background", "wait")),
             hopper=bool(_integer(values, HOPPER, maximum=1)),
@@ -213,6 +225,12 @@ def _integer(values: Mapping[str, str], variable: Variable, maximum: int) -> int
             f"{variable.name} takes an integer from 0 to {maximum}: it is {text!r}."
         )
     return int(text)
+
+
+def _count(values: Mapping[str, str], variable: Variable) -> int:
+    """The first of a list of numbers; 0 for what says nothing, as it does to other libraries."""
+    first = values.get(variable.name, variable.default).split(",")[0].strip()
+    return int(first) if first.isdecimal() and len(first) <= MOST_DIGITS else 0
 
 
 def _choice(values: Mapping[str, str], variable: Variable, choices: tuple[str, ...]) -> str:

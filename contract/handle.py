@@ -333,8 +333,8 @@ def _host_executor(
     mode = settings.compile if compile is None else compile
     if not isinstance(mode, str) or mode not in ("background", "wait"):
         raise InvalidValueError(f"compile is 'background' or 'wait': it is {mode!r}.")
-    found = settings.calibration_directory, settings.check
-    return HostExecutor(family, threads, *found, waits=mode == "wait")
+    found = settings.calibration_directory, settings.check, mode == "wait", settings.most_threads
+    return HostExecutor(family, threads, *found)
 
 
 def _device_executor(settings: Settings, device: Any, given: Mapping[str, Any]) -> Executor:

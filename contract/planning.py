@@ -21,7 +21,6 @@ from contract.errors import (
     NotSupportedError,
     UnsupportedTypeError,
 )
-from contract.information import report, tuning_text
 from contract.kept_plans import KeptPlans
 from contract.logging import LOGGER, Level
 from contract.plan import Plan
@@ -109,6 +108,8 @@ class Planning:
         """A new plan, of which the log says what there is to say."""
         loaded = self._chosen(operation, preference)
         if LOGGER.active:
+            from contract.information import report  # few programs log
+
             plan, needed = loaded.plan, loaded.required_workspace
             report(LOGGER, plan, self._executor.machine, needed, loaded.reasons)
         return loaded
@@ -156,6 +157,8 @@ class Planning:
         self.plans.replace(tuned, settled)
         self.kept.add(preference, settled)
         if LOGGER.logs(Level.INFO):
+            from contract.information import tuning_text
+
             LOGGER.log(Level.INFO, tuning_text(tuned.plans, best.plan, seconds))
 
     # --- which there are ----------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The BLAS that NumPy calls: held to one thread while our own threads call it, and its kernels."""
 
-from collections.abc import Callable
-from functools import cache
+import ctypes
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from threading import get_ident
 from time import sleep
 from typing import Any, TypeVar
@@ -9,10 +10,18 @@ from typing import Any, TypeVar
 from threadpoolctl import ThreadpoolController
 
 from contract.forks import hold_during_forks, reentrant_lock, renew_in_children
+from contract.run.limits import usable_cores
 
-__all__ = ["BlasThreads", "blas_threads"]
+__all__ = ["MANY", "BlasThreads", "blas_threads"]
 
 PAUSE = 1e-4  # seconds between looks at who is inside
+MANY = 1 << 12  # threads: no machine has as many cores
+# As distributions of OpenBLAS call it: with wide integers or not, NumPy's own with a prefix.
+OPENBLAS = [
+    f"{prefix}openblas_get_num_threads{suffix}"
+    for prefix in ("scipy_", "")
+    for suffix in ("64_", "_64", "")
+]
 Result = TypeVar("Result")
 
 
@@ -31,16 +40,29 @@ class BlasThreads:
         self._saved: list[int] = []  # what is to be restored, if anything
         self._inside: dict[int, int] = {}  # by thread, 1 while it calls
         self._forking = 0  # the thread that does
+        self._asks = dict(_asks(self._libraries))
+        asks = list(self._asks.values())
+        self._ask = asks[0] if len(asks) == 1 else partial(_most, asks)
+        self.exceeds = MANY > self.threads > usable_cores()
         renew_in_children(self)
         hold_during_forks(self)
 
-    def alone(self, work: Callable[[], None]) -> None:
+    @property
+    def threads(self) -> int:
+        """How many its callers let it use, which is asked in no time; MANY where it is not known.
+
+        ``exceeds`` says that it began with more than the system gives time to.
+        """
+        saved = self._saved
+        return max([saved[at] for at in self._asks], default=MANY) if saved else self._ask()
+
+    def alone(self, work: Callable[[], Result]) -> Result:
         """``work()``, in which every BLAS call of this process runs on the thread that calls it."""
         caller = object()
         try:
             self._callers.add(caller)
             self._settle()
-            work()
+            return work()
         finally:
             self._callers.discard(caller)
             self._settle()
@@ -56,6 +78,8 @@ class BlasThreads:
                 inside[thread] = 1
                 if self._forking:
                     self._wait(thread, before)
+                if self.exceeds:
+                    return self.alone(partial(function, *arguments))
                 return function(*arguments)
             finally:
                 inside[thread] = before
@@ -109,6 +133,26 @@ class BlasThreads:
                 for library, threads in zip(self._libraries, self._saved, strict=True):
                     library.set_num_threads(threads)
                 self._saved = []
+
+
+def _most(asks: list[Callable[[], int]]) -> int:
+    return max([ask() for ask in asks], default=MANY)
+
+
+def _asks(libraries: list[Any]) -> Iterator[tuple[int, Callable[[], int]]]:
+    """Where the libraries are that have threads unless told otherwise, and what tells how many.
+
+    OpenBLAS's own function takes a tenth of the time that threadpoolctl does.
+    """
+    for at, library in enumerate(libraries):
+        layer = getattr(library, "threading_layer", "")
+        if library.internal_api not in ("openblas", "mkl") or layer == "disabled":
+            continue
+        found = None
+        if layer == "pthreads":
+            dll = ctypes.PyDLL(library.filepath)  # which keeps Python's lock
+            found = next((getattr(dll, name) for name in OPENBLAS if hasattr(dll, name)), None)
+        yield at, found or library.get_num_threads
 
 
 @cache

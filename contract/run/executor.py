@@ -21,6 +21,7 @@ __all__ = [
     "Loaded",
     "Measurement",
     "Scalars",
+    "Straight",
     "footprint",
     "held_bytes",
     "inside_range",
@@ -39,6 +40,7 @@ FEW_ELEMENTS = 1 << 12
 SHAPE_BYTES = 10000
 BLOCK_BYTES = 300
 Scalars = tuple[Any, Any, Any]  # alpha, beta, gamma
+Straight = Callable[[Sequence[Array], Scalars], None]  # of all arrays, the result after the inputs
 Given = ParamSpec("Given")
 
 
@@ -106,6 +108,10 @@ class Loaded(ABC):
 
     def __str__(self) -> str:
         return str(self.plan)
+
+    def straight(self) -> Straight | None:
+        """The plan as one function, where nothing is logged; None where there is more to do."""
+        return None
 
     def recordable(self) -> "Loaded":
         """The same plan in launches that a graph can hold, each."""

@@ -14,7 +14,6 @@ import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
 
 from contract.cache_files import Identity, dumped, hashed
-from contract.calibration_files import calibration_path, read_calibration
 from contract.descriptors import TensorDescriptor
 from contract.errors import CacheFileError
 from contract.heuristics import COMPILED, HOST, NARROW_BLAS, Cpu
@@ -37,9 +36,8 @@ from contract.plan import (
 )
 from contract.run.arrays import Arrays
 from contract.run.blas_threads import blas_threads
-from contract.run.checking import check_plan, checked_product, checked_step
 from contract.run.compiled_code import Kernel, compiled_code
-from contract.run.executor import Footprint, Loaded, inside_range
+from contract.run.executor import Footprint, Loaded, Straight, inside_range
 from contract.run.host_arrays import HostArrays
 from contract.run.host_elementwise import (
     prepare_elementwise,
@@ -52,12 +50,12 @@ from contract.run.host_products import (
     FewSums,
     few_sums,
     is_small,
-    is_small_and_plain,
     plain_product,
     prepare_gemm,
     prepare_loops,
     prepare_small,
     scaling_bytes,
+    small_product_bytes,
 )
 from contract.run.host_reductions import prepare_reduce
 from contract.run.host_tiles import prepare_tiles
@@ -66,7 +64,7 @@ from contract.run.kernel_families import family_name, load_kernels
 from contract.run.memory import NOTHING, MemoryPool
 from contract.run.processor import has_wide_vectors, processor_name
 from contract.run.progress import counted
-from contract.run.quiet import quietly
+from contract.run.quiet import QUIET, quietly
 from contract.run.steps import Memory, Prepared, Run, Scalars, later
 from contract.run.workers import Workers
 from contract.workspace import rounded
@@ -77,6 +75,7 @@ NARROW_KERNELS = frozenset({"Haswell", "Zen"})  # OpenBLAS's for vectors of 256 
 # Of a result: the C library gives as much back to the system and asks for it anew, always or where
 # others use as much too, and a page fault for every 4 KiB of it takes longer than to write them.
 LENT_BYTES = 1 << 22
+NO_MEMORY = Memory(NOTHING, NOTHING)
 LONG_PATH = 16  # steps; only so many are worth a look at whether somebody waits for them
 
 
@@ -159,6 +158,20 @@ class LoadedPlan(Loaded):
         with counted(self.runs, len(self.runs), "step") as runs:
             quietly(_run_each, runs, slots, scalars, memory)
 
+    def straight(self) -> Straight | None:
+        needed = self.required_workspace + self.tile_bytes
+        if len(self.runs) != 1 or needed or self.temporaries or self.sums is not None:
+            return None
+        (run,), alone, quiet = self.runs, self.addend_only, QUIET.copy
+
+        def straight(slots: Sequence[Array], scalars: Scalars) -> None:
+            if alone is not None and scalars[0] == 0:
+                quiet().run(alone, slots, scalars, NO_MEMORY)
+            else:
+                quiet().run(run, slots, scalars, NO_MEMORY)
+
+        return straight
+
     def trace(
         self, inputs: Sequence[Array], output: Array, addend: Array | None, scalars: Scalars
     ) -> Iterator[str]:
@@ -187,6 +200,8 @@ class LoadedPlan(Loaded):
 
     def checked(self) -> "LoadedPlan":
         """The same in steps, with a look at the arrays of each before it runs."""
+        from contract.run.checking import checked_product, checked_step  # for tests
+
         plan, alone = self.plan, self.addend_part
         product = self.product if self.sums is None else None
         return replace(
@@ -233,8 +248,9 @@ class HostExecutor:
         calibrations: Callable[[], Path | None] = lambda: None,
         check: bool = False,
         waits: bool = True,
+        most_threads: int = 0,
     ) -> None:
-        self.workers = Workers(threads or None)
+        self.workers = Workers(threads or None, most_threads)
         self.pool = MemoryPool()
         self._numpy = load_kernels("numpy", self.workers)
         self._family = kernels
@@ -263,6 +279,8 @@ class HostExecutor:
         directory = self._calibrations()
         if directory is None:
             return self.built_in
+        from contract.calibration_files import calibration_path, read_calibration
+
         path = calibration_path(directory, self.processor)
         try:
             found = read_calibration(path, self.built_in, self.processor)
@@ -308,6 +326,8 @@ class HostExecutor:
         """Prepare every step of ``plan``."""
         if not self._check:
             return self._loaded(plan, measured)
+        from contract.run.checking import check_plan  # for tests
+
         check_plan(plan)
         return self._loaded(plan, measured).checked()
 
@@ -389,7 +409,7 @@ class HostExecutor:
         match step:
             case Gemm():
                 return _Part(step, "BLAS", prepare_gemm(plan, step, self.workers))
-            case Gett(panels=None) if is_small_and_plain(plan, step):
+            case Gett(panels=None) if is_small(step):
                 return _Part(step, "numpy", prepare_small(plan, step))
             case Gett():
                 return self._prepare_gett(plan, step, kernels)
@@ -412,8 +432,8 @@ class HostExecutor:
                 own, family = small_pass_bytes(plan, step), self._numpy.name
             case Gemm():
                 own, family = scaling_bytes(plan, step), "BLAS"
-            case Gett(panels=None) if is_small_and_plain(plan, step):
-                own, family = scaling_bytes(plan, step), "numpy"
+            case Gett(panels=None) if is_small(step):
+                own, family = small_product_bytes(plan, step), "numpy"
             case _:
                 return self._prepare(plan, step, kernels)
         run = later(lambda: self._prepare(plan, step, kernels).prepared.run)

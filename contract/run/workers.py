@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 
 from contract.errors import ExecutionError
 from contract.forks import renew_in_children
+from contract.run.blas_threads import MANY, blas_threads
 from contract.run.gate import Gate
+from contract.run.limits import usable_cores
 
-__all__ = ["FORKED", "Workers", "usable_cores"]
+__all__ = ["FORKED", "Workers"]
 
 FORKED = "The process was forked in the midst of this call, which other threads had parts of."
 
@@ -25,23 +27,23 @@ Item = TypeVar("Item")
 Part = tuple[Any, ...]  # the arguments of one part of the work
 
 
-def usable_cores() -> int:
-    """Cores this process may run on, where the system says; else all cores."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class Workers:
     """Runs a function on parts of a range; usable from many threads at once.
 
     A caller takes part itself and does what no thread has begun, so it never waits for a free
     thread. Inside a part everything runs inline: work is split once. ``make_room`` is called
     before threads are needed, for some may be staying awake for work of another kind.
+
+    Without a number of ``threads`` there is one for each usable core, ``most`` at most if that is
+    not 0, and no more of them take part than BLAS may use at that time. Where BLAS may use more
+    than ``most``, somebody has changed the environment since it was loaded, for others.
     """
 
-    def __init__(self, threads: int | None = None) -> None:
-        self.threads = threads or usable_cores()
+    def __init__(self, threads: int | None = None, most: int = 0) -> None:
+        cores = usable_cores()
+        is_late = most < blas_threads().threads < MANY
+        self.threads = threads or min(cores, cores if is_late else most or cores)
+        self._follows = not threads
         self.make_room: Callable[[], None] | None = None
         self._inside = _Inside()
         self._others = _Others()
@@ -64,20 +66,24 @@ class Workers:
         """How many ranges of ``split`` run at the same time at most."""
         return max(1, min(self.threads, total // max(minimum, 1)))
 
+    def now(self) -> int:
+        """How many threads may take part now. Work is split all the same, so bits are."""
+        return min(self.threads, blas_threads().threads) if self._follows else self.threads
+
     def map(self, function: Callable[..., None], parts: Sequence[Part]) -> None:
         """Call the function for every part; an exception is raised after all have ended.
 
         There may be more parts than threads: each thread that is free takes the next one, so a
         thread that is slow or held up gets fewer of them. After an exception nobody takes one.
         """
-        if len(parts) == 1 or self.threads == 1 or self.is_inside():
+        if len(parts) == 1 or self.is_inside() or (most := self.now()) == 1:
             for part in self.going(parts):
                 function(*part)
             return
         work = _Work(function, deque(parts))
         try:
             self._works.add(work)
-            self._call_others(partial(self._help, work), len(parts) - 1)
+            self._call_others(partial(self._help, work), min(most, len(parts)) - 1)
             self._take(work)
         except _BrokenOffError:
             """Another thread has an error."""
@@ -133,11 +139,11 @@ class Workers:
             work.gate.lose()
 
     def _call_others(self, task: Callable[[], None], most: int) -> None:
-        """Give ``task`` to other threads."""
+        """Give ``task`` to ``most`` other threads."""
         if self.make_room is not None:
             self.make_room()
         self.keep_apart()
-        for _ in range(min(most, self.threads - 1)):
+        for _ in range(most):
             self.start(task)
 
     def _help(self, work: "_Work") -> None:

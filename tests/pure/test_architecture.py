@@ -27,6 +27,7 @@ LEVELS = (
     {"kernels.elementwise", "kernels.gett", "kernels.hopper", "kernels.jit", "kernels.recordable"},
     {"kernels.reduce", "kernels.slices", "verification", "advice", "scaling"},
     {"kernels.lower", "plan_files", "information"},
+    {"run.limits"},
     {
         "calibration",
         "run.explain",
@@ -46,6 +47,7 @@ LEVELS = (
         "calibration_files",
         "run.progress",
         "run.processor",
+        "run.torch_calls",
         "run.driver_library",
         "run.tensor_maps",
         "run.compiler_process",

@@ -19,6 +19,8 @@ def test_settings_read_every_variable() -> None:
         "CUTENSOR_DISABLE_PLAN_CACHE": "1",
         "CONTRACT_CACHE_LINES": "9",
         "CONTRACT_NUM_THREADS": "3",
+        "OPENBLAS_NUM_THREADS": "5",
+        "OMP_NUM_THREADS": "7",
         "CONTRACT_HOST_KERNELS": "numpy",
         "CONTRACT_COMPILE": "wait",
         "CONTRACT_HOPPER": "1",
@@ -34,7 +36,7 @@ def test_settings_read_every_variable() -> None:
     assert set(given) == {variable.name for variable in VARIABLES}
     logging = LogSettings(3, "log.txt", True)
     paths = Path("/var/plans"), "/var/model"
-    expected = Settings(False, 9, 3, "numpy", "wait", True, False, *paths, True, logging)
+    expected = Settings(False, 9, 3, 5, "numpy", "wait", True, False, *paths, True, logging)
     assert Settings.from_environment(given) == expected
 
 
@@ -70,3 +72,18 @@ def test_the_fitted_model_is_looked_for_where_the_system_keeps_the_users_caches(
 def test_invalid_values_name_the_variable(name: str, value: str) -> None:
     with pytest.raises(InvalidValueError, match=f"{name}.*'{value}'"):
         Settings.from_environment({name: value})
+
+
+@pytest.mark.parametrize(
+    ("values", "most"),
+    [
+        ({"OMP_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": " 4,2 "}, 4),
+        ({"OMP_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "1"}, 1),
+        ({"OMP_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "0"}, 3),
+        ({"OMP_NUM_THREADS": "many"}, 0),
+        ({"OMP_NUM_THREADS": "-1"}, 0),
+    ],
+)
+def test_threads_of_other_libraries_are_never_refused(values: dict[str, str], most: int) -> None:
+    assert Settings.from_environment(values).most_threads == most
