@@ -34,8 +34,9 @@ def operands(text: str, first: int, number: int) -> list[np.ndarray]:
 def test_the_bytes_of_lines_are_about_what_they_take(text: str, kernels: str) -> None:
     with ct.Handle(kernels=kernels, threads=1) as handle:
         first = EXPRESSIONS[text]
-        ct.contract(text, *operands(text, first, CALLS), handle=handle)  # kernels are loaded
         calls = [operands(text, first, number) for number in range(CALLS)]
+        for each in calls:  # kernels are compiled and loaded
+            ct.contract(text, *each, handle=handle)
         handle.plans.clear()
         gc.collect()
         tracemalloc.start()
