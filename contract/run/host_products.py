@@ -64,8 +64,8 @@ Index = Any  # what NumPy takes a view by
 def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
     """BLAS on views of the operands.
 
-    Its threads take a core each while they wait for more: for batches, and where the plan has other
-    steps, our threads call it.
+    Its threads take a core each while they wait for more: for batches, and where the plan has steps
+    of other kinds, our threads call it.
     """
     batch, m, n, k = _rows(step)
     batch.reverse()  # the table has the outermost last
@@ -92,7 +92,8 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
 
         share_product(scaled_product, workers, view_a(slots[a]), view_b(slots[b]), view_d(slots[d]))
 
-    is_shared = step.extent(Kind.BATCH) > 1 or len(plan.steps) > 1 or blas_threads().exceeds
+    is_mixed = any(not isinstance(each, Gemm) for each in plan.steps)
+    is_shared = step.extent(Kind.BATCH) > 1 or is_mixed or blas_threads().exceeds
     return Prepared(run_shared if is_shared else run, own=_scaling_bytes(plan, step))
 
 
