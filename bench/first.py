@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +34,6 @@ UNWRITABLE = {
     "XDG_CACHE_HOME": NOWHERE,
 }
 STATES = ("cold", "warm", "unwritable", "wait")
-PATIENCE = 120.0  # seconds for the compiler
 
 
 class Seen(NamedTuple):
@@ -80,9 +79,10 @@ def _environment(state: str, folder: Path) -> dict[str, str]:
     if state == "unwritable":
         return UNWRITABLE
     own = {"NUMBA_CACHE_DIR": str(folder / state), "XDG_CACHE_HOME": str(folder / state)}
+    waits, goes_on = ({**own, "CONTRACT_COMPILE": mode} for mode in ("wait", "background"))
     if state == "warm":
-        _seen("contract", {**own, "CONTRACT_COMPILE": "wait"})
-    return {**own, "CONTRACT_COMPILE": "wait"} if state == "wait" else own
+        _seen("contract", waits)
+    return waits if state == "wait" else goes_on
 
 
 def _seen(library: str, environment: dict[str, str]) -> Seen:
@@ -113,8 +113,7 @@ def _library(name: str) -> tuple[Callable[..., Any], Callable[[], float]]:
 
     def switched() -> float:
         begin = perf_counter()
-        while compiled_code().is_busy and perf_counter() - begin < PATIENCE:
-            sleep(0.1)
+        compiled_code().wait()
         return perf_counter() - begin
 
     return lambda text, operands: contract(text, *operands), switched

@@ -15,6 +15,7 @@ import numpy as np
 
 from contract import evaluation
 from contract.errors import NotSupportedError
+from contract.evaluation import Asked
 from contract.expression import Expression, mode_extents
 from contract.fitting import Cuts
 from contract.gradients import GIVEN, Derivative, gradient, tangent
@@ -32,14 +33,14 @@ from contract.request import (
     resolve_notation,
 )
 from contract.request_text import request_of, text_of
-from contract.run.arrays import Array, Layout
+from contract.run.arrays import Array, Layout, is_array
 from contract.run.call import Call
+from contract.run.executor import Scalars
 from contract.run.libraries import ArrayLibrary, library_among, loaded_libraries
 
-__all__ = ["evaluate", "prepare_libraries"]
+__all__ = ["evaluate", "joined", "prepare_libraries"]
 
 Tensor = Any  # an array of a library
-Scalars = tuple[Any, Any, Any]  # alpha, beta, gamma
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -59,35 +60,48 @@ def evaluate(
     scalars: Scalars = (1, 0, 0),
     stream: Any = None,
     by: Callable[[Call], Call] | None = None,
+    asked: Asked = None,
 ) -> Any:
     """A verb with its options checked and frozen, on arrays of any kind.
 
     What comes in decides what goes out. Results in ``out`` have no gradients.
     """
-    is_native = bool(operands) and type(operands[0]) is np.ndarray
-    library = None if is_native else library_among(operands)
-    if library is None:
-        return evaluation.evaluate(handle, written, operands, options, out, c, scalars, stream, by)
-    device = handle.arrays.device
     given = operands if c is None else (*operands, c)
-    if out is not None or not all(library.owns(x) and library.device(x) == device for x in given):
-        evaluation.require_kind(handle.arrays, operands, out, c)
+    library = library_among(given)
+    if library is None:
+        return evaluation.evaluate(
+            handle, written, operands, options, out, c, scalars, stream, by, asked
+        )
+    device = handle.arrays.device
+    tensors = [_tensor(library, x) for x in given]
+    if out is not None or not all(library.owns(x) and library.device(x) == device for x in tensors):
+        evaluation.require_kind(
+            handle.arrays, tensors[: len(operands)], out, *tensors[len(operands) :]
+        )
     if library.order is not None and out is None:
         options = replace(options, order=library.order)
     request = Request(library, handle, written, options, scalars, stream, by, len(operands))
-    tensors = [_tensor(library, x) for x in given]
-    if library.watches(tensors):
-        if out is not None:
-            raise NotSupportedError(
-                "out and gradients, transforms or graphs exclude each other: out is given."
-            )
-        return library.apply(request, tensors)
-    return request.value(tensors, out)
+    apply = library.watching(tensors)
+    if apply is None:
+        return request.value(tensors, out)
+    if out is not None:
+        raise NotSupportedError(
+            "out and gradients, transforms or graphs exclude each other: out is given."
+        )
+    return apply(request, tensors)
 
 
-def _tensor(library: ArrayLibrary, x: Any) -> Tensor:
-    """Numbers and nested sequences beside the library's arrays become such arrays."""
-    return x if library.owns(x) else library.wrapped(np.asarray(x))
+def joined(arrays: Sequence[Any]) -> list[Any]:
+    """The arrays with what a library takes beside its own as arrays of that library."""
+    library = library_among(arrays)
+    return list(arrays) if library is None else [_tensor(library, x) for x in arrays]
+
+
+def _tensor(library: ArrayLibrary, x: Any) -> Any:
+    """Numbers and nested sequences become tensors, NumPy arrays where the library converts them."""
+    if library.owns(x) or (is_array(x) and not (library.converts and type(x) is np.ndarray)):
+        return x
+    return library.converted(x)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

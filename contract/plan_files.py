@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any
@@ -260,6 +259,8 @@ def _maker_here(identity: Identity) -> _Maker:
 @cache
 def _fingerprint() -> str:
     """A digest of the sources that decide what a plan is: a changed planner reads no old plans."""
+    from importlib import resources  # few programs keep plans
+
     package = resources.files("contract")
     folders = (package, package / "kernels")
     sources = [each for folder in folders for each in folder.iterdir() if each.name.endswith(".py")]

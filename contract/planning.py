@@ -21,7 +21,6 @@ from contract.errors import (
     NotSupportedError,
     UnsupportedTypeError,
 )
-from contract.information import report, tuning_text
 from contract.kept_plans import KeptPlans
 from contract.logging import LOGGER, Level
 from contract.plan import Plan
@@ -109,6 +108,8 @@ class Planning:
         """A new plan, of which the log says what there is to say."""
         loaded = self._chosen(operation, preference)
         if LOGGER.active:
+            from contract.information import report  # few programs log
+
             plan, needed = loaded.plan, loaded.required_workspace
             report(LOGGER, plan, self._executor.machine, needed, loaded.reasons)
         return loaded
@@ -156,6 +157,8 @@ class Planning:
         self.plans.replace(tuned, settled)
         self.kept.add(preference, settled)
         if LOGGER.logs(Level.INFO):
+            from contract.information import tuning_text
+
             LOGGER.log(Level.INFO, tuning_text(tuned.plans, best.plan, seconds))
 
     # --- which there are ----------------------------------------------------------------------
@@ -174,7 +177,7 @@ class Planning:
         self, operation: OperationDescriptor, preference: PlanPreference
     ) -> Iterator[Plan]:
         _require_types(operation, self._arrays)
-        return ranked_plans(operation, preference, self._executor.machine)
+        return ranked_plans(operation, preference, self._executor.machine, every=LOGGER.active)
 
     def _restored(
         self, operation: OperationDescriptor, preference: PlanPreference
@@ -260,7 +263,7 @@ def _require_types(operation: OperationDescriptor, arrays: Arrays) -> None:
     """UnsupportedTypeError for a data type that arrays of the kind cannot have."""
     operands = [*operation.inputs, operation.output]
     operands += [] if operation.addend is None else [operation.addend]
-    for dtype in (operation.dtype, *(operand.tensor.dtype for operand in operands)):
+    for dtype in (operation.dtype, *[operand.tensor.dtype for operand in operands]):
         if dtype not in arrays.types:
             raise UnsupportedTypeError(
                 f"Data type {dtype!r} is not one of a {arrays.kind}; supported are "

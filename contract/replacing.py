@@ -2,7 +2,6 @@
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -53,6 +52,8 @@ def _require_replaceable(final: Path) -> None:
 
 def _begun(folder: Path) -> tuple[Path, IO[bytes]]:
     """A new file, locked as long as it is open: so others know that somebody writes it."""
+    import secrets  # few programs write files
+
     while True:
         temporary = folder / UNFINISHED.replace("*", secrets.token_hex(8))
         stream = temporary.open("xb")

@@ -21,7 +21,7 @@ __all__ = ["COMMON", "Warmth", "common_kernels", "warm_up"]
 COMMON = ("float32", "float64", "complex64", "complex128", "int64")
 EXTENT = 48  # of a mode: large enough for every kernel to be worth its call
 # Modes of the operands and of the result, all column-major: products by tiles, of batches, of a
-# matrix and a vector, and outer ones.
+# matrix and a vector, outer and inner ones.
 PRODUCTS = (
     ("abc", "cd", "abd"),
     ("bac", "dcb", "abd"),
@@ -29,8 +29,9 @@ PRODUCTS = (
     ("ab", "b", "a"),
     ("ba", "b", "a"),
     ("ab", "cd", "acbd"),
+    ("abc", "abc", ""),
 )
-PERMUTATIONS = (("abc", "cab"), ("abc", "bac"), ("abc", "acb"), ("abcd", "badc"))
+PERMUTATIONS = (("abc", "cab"), ("abc", "bac"), ("abc", "acb"), ("abcd", "badc"), ("abcd", "acbd"))
 SUMS = (("abc", "a"), ("abc", "b"), ("abc", "c"), ("abc", ""))
 EXTREMES = (BinaryOperator.MAX, BinaryOperator.MIN)
 

@@ -26,7 +26,11 @@ def whole(verb: Verb) -> Verb:
     def allow() -> None:
         allowed(unread)
 
-    return read_as(verb, lambda *arguments, **options: (allow(), unread(*arguments, **options))[1])
+    def instead(*arguments: Any, **options: Any) -> Any:
+        allow()
+        return unread(*arguments, **options)
+
+    return read_as(verb, instead)
 
 
 def read_as(verb: Verb, instead: Callable[..., Any]) -> Verb:

@@ -8,21 +8,21 @@ the rest, for Numba holds Python's lock while it compiles.
 import atexit
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from itertools import chain
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 from contract.forks import reentrant_lock, renew_in_children
 from contract.logging import LOGGER, Level
 from contract.run.apart import apart
-from contract.run.compiler_process import CompilerProcess
 
-__all__ = ["CompiledCode", "Kernel", "compiled_code"]
+__all__ = ["CompiledCode", "Kernel", "Waiting", "compiled_code"]
 
+TOOLS = "contract.run.numba_tools"
 DELAY = 0.2  # seconds before anything is loaded: a short program ends before
 CLOSING = 2.0  # seconds that the end of a process waits for what is being loaded
 SILENCE = 1.0  # seconds that somebody at a terminal waits without a word
@@ -42,7 +42,11 @@ class Kernel(NamedTuple):
         return f"{self.module}.{self.name}({', '.join(map(str, self.types))})"
 
 
-Told = Callable[[bool], None]  # whether what somebody waits for is there now, or never will be
+class Waiting(Protocol):
+    """Somebody who can do without compiled functions for a while."""
+
+    def told(self, is_there: bool) -> None:
+        """They are there now, or never will be; it is said once, in another thread."""
 
 
 class CompiledCode:
@@ -52,9 +56,10 @@ class CompiledCode:
         self._lock = reentrant_lock()
         self._values: dict[Kernel, Any] = {}
         self._failed: set[Kernel] = set()
-        self._wishes: dict[Told, frozenset[Kernel]] = {}
+        self._wanted: dict[Kernel, None] = {}  # in the order of the wishes
+        self._waiting: WeakKeyDictionary[Waiting, frozenset[Kernel]] = WeakKeyDictionary()
         self._thread: threading.Thread | None = None
-        self._process: CompilerProcess | None = None
+        self._process: Any = None
         self._closing = threading.Event()
         renew_in_children(self)
         atexit.register(self.close)
@@ -70,11 +75,6 @@ class CompiledCode:
     def lacks(self, kernels: Iterable[Kernel]) -> bool:
         """Whether one of them will never be there."""
         return not self._failed.isdisjoint(kernels)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether somebody waits for what is being loaded or compiled."""
-        return bool(self._wishes)
 
     # --- with waiting -------------------------------------------------------------------------
 
@@ -110,14 +110,23 @@ class CompiledCode:
 
     # --- beside others ------------------------------------------------------------------------
 
-    def wish(self, kernels: frozenset[Kernel], told: Told) -> None:
-        """Load or compile them beside the caller; ``told`` hears of it once, in another thread.
-
-        Whoever wishes the same again while it waits hears of it no more often.
-        """
+    def wish(self, kernels: frozenset[Kernel], waiting: Waiting) -> None:
+        """Load or compile them beside the caller, who is told unless he is gone by then."""
         with self._lock:
-            self._wishes.setdefault(told, kernels)
+            if waiting not in self._waiting:
+                self._waiting[waiting] = kernels
+                self._wanted.update(dict.fromkeys(kernels))
             self._begin()
+
+    def wait(self) -> None:
+        """Until every wish has come true, or never will."""
+        while self._waiting or self._wanted:
+            with self._lock:
+                self._begin()
+                thread = self._thread
+            if thread is None:  # none can be started
+                return
+            thread.join()
 
     def _begin(self) -> None:
         """See to it that a thread works."""
@@ -130,14 +139,27 @@ class CompiledCode:
             self._thread = thread
 
     def _work(self) -> None:
-        """Until nothing is wanted any more."""
+        """Until nobody wishes for anything any more."""
         self._closing.wait(DELAY)
-        while (wanted := self._wanted()) and not self._closing.is_set():
+        while self._goes_on():
+            with self._lock:
+                wanted = [x for x in self._wanted if not self._is_decided(x)]
             try:
                 self._provide(wanted)
             except Exception as error:  # Numba may be of any version, and damaged
                 self._give_up(wanted, f"{type(error).__name__}: {error}")
             self._tell()
+
+    def _goes_on(self) -> bool:
+        """Whether there is something to do; if not, another wish has to begin a thread."""
+        with self._lock:
+            if self._closing.is_set() or not (self._waiting or self._wanted):
+                self._thread = None
+            return self._thread is not None
+
+    def _is_decided(self, kernel: Kernel) -> bool:
+        """Whether it is there, or never will be."""
+        return kernel in self._values or kernel in self._failed
 
     def _provide(self, wanted: list[Kernel]) -> None:
         """What is on disk at once, then the rest."""
@@ -146,20 +168,13 @@ class CompiledCode:
         if missing and not self._closing.is_set():
             self._let_compile(missing)
 
-    def _wanted(self) -> list[Kernel]:
-        """What is not there yet; nothing: the thread ends."""
-        with self._lock:
-            found = dict.fromkeys(chain.from_iterable(self._wishes.values()))
-            wanted = [x for x in found if x not in self._values and x not in self._failed]
-            if not wanted:
-                self._thread = None
-        return wanted
-
     def _load(self, kernel: Kernel) -> bool:
         return not self._closing.is_set() and apart(lambda: self._loaded(kernel))
 
     def _let_compile(self, kernels: list[Kernel]) -> None:
         """Let another process compile them."""
+        from contract.run.compiler_process import CompilerProcess  # few programs compile
+
         self._process = CompilerProcess(kernels, _tools().chosen_folder())
         for at, seconds in self._process.compiled():
             if self._load(kernels[at]) and seconds is not None:
@@ -178,16 +193,21 @@ class CompiledCode:
     def _tell(self) -> None:
         """Tell those whose wishes have come true, or cannot."""
         with self._lock:
-            done = [x for x in self._wishes.items() if self.has(x[1]) or self.lacks(x[1])]
-            for told, _ in done:
-                del self._wishes[told]
-        for told, kernels in done:
-            told(self.has(kernels))
+            for kernel in list(self._wanted):
+                if self._is_decided(kernel):
+                    del self._wanted[kernel]
+            done = [x for x in self._waiting.items() if self.has(x[1]) or self.lacks(x[1])]
+            for waiting, _ in done:
+                del self._waiting[waiting]
+        for waiting, kernels in done:
+            waiting.told(self.has(kernels))
 
     # --- processes ----------------------------------------------------------------------------
 
     def renew(self) -> None:
         """In a child of fork() neither the thread nor the compiler is ours."""
+        if self._process is not None:
+            self._process.forget()
         self._thread = self._process = None
         self._closing = threading.Event()
 
@@ -198,6 +218,8 @@ class CompiledCode:
             self._process.end()
         if self._thread is not None:
             self._thread.join(CLOSING)
+        if TOOLS in sys.modules:
+            _tools().remove_folder()
 
 
 @cache
@@ -214,7 +236,7 @@ def _code(kernel: Kernel) -> Any:
 
 def _tools() -> Any:
     """What loads and compiles; Numba takes a quarter of a second to import."""
-    return import_module("contract.run.numba_tools")
+    return import_module(TOOLS)
 
 
 def _log(kernel: Kernel, seconds: float) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from contract.operators import BinaryOperator
 from contract.run.apart import apart
 from contract.run.compiled_code import Kernel, compiled_code
-from contract.run.copy_tables import CONVERTED, COPY, PART, copy_region, is_copied
+from contract.run.copy_tables import CONVERTED, COPY, PART, Region, copy_region, is_copied
 from contract.run.host_kernels import (
     PARALLEL_BYTES,
     BoxKernel,
@@ -87,27 +87,16 @@ class CompiledKernels(NumpyKernels):
 
         if not is_copied(one, two) or 0 in extents:
             return plain()
-        region, shift_s, shift_t = copy_region(*given, one, two)
-        units, size_s, size_t = region.units, one.itemsize, two.itemsize
-        parts = self.workers.parts(units, max(1, SHARED_BYTES // region.unit_bytes))
-        parts = max(parts, min(units, units * region.unit_bytes // SLICE_BYTES))
-        wakes = units * region.unit_bytes >= 2 * PARALLEL_BYTES
-        at, linker = address(region.table), self._linker()
-        linked = linker.functions(COPY, region.kernel)
-        if parts > 1:
-            linked = linker.shared(PART, region.kernel)
-
-        def run(source: Array, source_offset: int, target: Array, target_offset: int) -> None:
-            s = address(source) + source_offset * size_s + shift_s
-            t = address(target) + target_offset * size_t + shift_t
-            if parts == 1:
-                move, kernel = linked()
-                move(kernel, at, s, t, region.units)  # the region keeps its table
-            else:
-                share, part, kernel = linked()
-                share(part, (kernel, at, s, t), region.units, parts, wakes)
-
+        region, *shifts = copy_region(*given, one, two)
+        linker = self._linker()
+        run = _mover(region, (one.itemsize, two.itemsize), shifts, self._parts(region), linker)
         return self._usable(linker.needs, run, plain)
+
+    def _parts(self, region: Region) -> int:
+        """How many parts a copy is given in."""
+        units, size = region.units, region.unit_bytes
+        parts = self.workers.parts(units, max(1, SHARED_BYTES // size))
+        return max(parts, min(units, units * size // SLICE_BYTES))
 
     def combined(
         self,
@@ -185,24 +174,47 @@ class CompiledKernels(NumpyKernels):
         self._note(needs)
         if self._noted is not None or self._waits or compiled_code().has(needs):
             return run
-        return _switching(frozenset(needs), run, plain())
+        return _Either(frozenset(needs), run, plain())
 
 
-def _switching(needs: frozenset[Kernel], run: Run, plain: Run) -> Run:
-    """``run`` once its needs are there."""
-    code = compiled_code()
+def _mover(
+    region: Region, sizes: Sequence[int], shifts: Sequence[int], parts: int, linker: Linker
+) -> CopyKernel:
+    """Copies what the region says, whose table it keeps, between elements of two sizes."""
+    (size_s, size_t), (shift_s, shift_t) = sizes, shifts
+    at, wakes = address(region.table), region.units * region.unit_bytes >= 2 * PARALLEL_BYTES
+    alone = parts == 1
+    find = partial(linker.functions, COPY) if alone else partial(linker.shared, PART)
+    linked = find(region.kernel)
 
-    def nobody(is_there: bool) -> None:
-        """Needs to be told: every call looks."""
-
-    def chosen(*given: Any) -> None:
-        if code.has(needs):
-            run(*given)
+    def run(source: Array, source_offset: int, target: Array, target_offset: int) -> None:
+        s = address(source) + source_offset * size_s + shift_s
+        t = address(target) + target_offset * size_t + shift_t
+        if alone:
+            move, kernel = linked()
+            move(kernel, at, s, t, region.units)
         else:
-            code.wish(needs, nobody)
-            plain(*given)
+            share, part, kernel = linked()
+            share(part, (kernel, at, s, t), region.units, parts, wakes)
 
-    return chosen
+    return run
+
+
+class _Either:
+    """``run`` once its needs are there, until then ``plain``."""
+
+    def __init__(self, needs: frozenset[Kernel], run: Run, plain: Run) -> None:
+        self._needs, self._run, self._plain = needs, run, plain
+
+    def __call__(self, *given: Any) -> None:
+        if compiled_code().has(self._needs):
+            self._run(*given)
+        else:
+            compiled_code().wish(self._needs, self)
+            self._plain(*given)
+
+    def told(self, is_there: bool) -> None:
+        """Every call looks by itself."""
 
 
 class _Crew:

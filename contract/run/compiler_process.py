@@ -9,9 +9,11 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from contract.config import compiler_environment
+from contract.errors import NotSupportedError
 
 __all__ = ["CompilerProcess"]
 
@@ -32,7 +34,7 @@ class CompilerProcess:
 
     def __init__(self, kernels: Sequence[tuple[Any, ...]], folder: str | None) -> None:
         self.problem = ""
-        command = [sys.executable, "-P", "-c", PROGRAM]
+        command = [_interpreter(), "-P", "-c", PROGRAM]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -50,6 +52,14 @@ class CompilerProcess:
 
         None: another process had compiled it meanwhile.
         """
+        try:
+            yield from self._results()
+            if self._process.wait() != 0 and not self.problem:
+                self.problem = f"the compiler ended with {self._process.returncode}"
+        finally:
+            self.end()
+
+    def _results(self) -> Iterator[tuple[int, float | None]]:
         assert self._process.stdout is not None
         waiting = self._watched()
         for line in self._process.stdout:
@@ -61,9 +71,12 @@ class CompilerProcess:
                 yield found["at"], found["seconds"]
             waiting = self._watched()
         waiting.cancel()
-        if self._process.wait() != 0:
-            self.problem = self.problem or f"the compiler ended with {self._process.returncode}"
-        self.end()
+
+    def forget(self) -> None:
+        """In a child of fork(): it is the parent's, and ends with that."""
+        self._process.returncode = 0
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def end(self) -> None:
         """End the process whatever it does."""
@@ -89,3 +102,11 @@ class CompilerProcess:
     def _give_up(self) -> None:
         self.problem = f"the compiler said nothing for {PATIENCE:.0f} s"
         self._process.kill()
+
+
+def _interpreter() -> str:
+    """Python; a program that has it inside would begin once more, and is not asked to."""
+    name = Path(sys.executable or "").stem.lower()
+    if getattr(sys, "frozen", False) or not name.startswith(("python", "pypy")):
+        raise NotSupportedError(f"{sys.executable!r} is no Python that could compile.")
+    return sys.executable

@@ -3,7 +3,6 @@
 from importlib.util import find_spec
 
 from contract.errors import NotSupportedError
-from contract.run.compiled_kernels import CompiledKernels
 from contract.run.host_kernels import HostKernels
 from contract.run.numpy_kernels import NumpyKernels
 from contract.run.workers import Workers
@@ -26,4 +25,6 @@ def load_kernels(family: str, workers: Workers, waits: bool = True) -> HostKerne
         raise NotSupportedError(
             "The compiled host kernels need Numba: pip install 'contract[host]'."
         )
+    from contract.run.compiled_kernels import CompiledKernels  # when there is something to run
+
     return CompiledKernels(workers, waits)

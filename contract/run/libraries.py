@@ -4,7 +4,7 @@ A library is known by the types of its arrays: nothing is imported that the call
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any, Protocol
@@ -61,15 +61,21 @@ class Transformable(Protocol):
         """A text and three numbers, from which ``read`` makes the function again."""
 
 
+Apply = Callable[[Transformable, Sequence[Tensor]], Tensor]
+
+
 class ArrayLibrary(Protocol):
     """One library's arrays, seen as NumPy's on the host or CuPy's on a GPU.
 
-    ``conjugates``: gradients are made of the conjugate derivative, as in torch. ``order`` is the
-    layout of results; None: what the caller asks.
+    ``conjugates``: gradients are made of the conjugate derivative, as in torch. ``converts``: NumPy
+    arrays beside its own become such. ``order`` is the layout of results; None: what the caller
+    asks.
     """
 
     @property
     def conjugates(self) -> bool: ...
+    @property
+    def converts(self) -> bool: ...
     @property
     def order(self) -> str | None: ...
 
@@ -89,10 +95,10 @@ class ArrayLibrary(Protocol):
         """NumPy's name of one of the library's data types."""
 
     def native(self, x: Tensor) -> Any:
-        """The elements where they lie, of an array that nobody ``watches``."""
+        """The elements where they lie, of an array that the library is not ``watching``."""
 
     def require_plain(self, x: Tensor) -> None:
-        """NotSupportedError where the elements are not what ``x`` says, or are watched."""
+        """NotSupportedError where the elements are not what ``x`` says, or all of it."""
 
     def resolved(self, x: Tensor) -> tuple[Tensor, bool]:
         """An array with elements, and whether ``x`` stands for the conjugates of these."""
@@ -100,17 +106,17 @@ class ArrayLibrary(Protocol):
     def wrapped(self, array: Any) -> Tensor:
         """A native array as one of the library."""
 
+    def converted(self, x: Any) -> Tensor:
+        """A number, a nested sequence or a NumPy array as an array of the library."""
+
     def stream(self, stream: Any, device: int | None) -> Any:
         """The CuPy stream for a call: the given one's, or the library's current one."""
 
-    def watches(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether the library has to know how the result comes of the tensors.
+    def watching(self, tensors: Sequence[Tensor]) -> Apply | None:
+        """How the library computes a function of tensors of which it wants to know more.
 
-        It differentiates, batches, or puts the call into a graph.
+        It differentiates, batches, or puts the call into a graph. None: it needs the value alone.
         """
-
-    def apply(self, function: Transformable, tensors: Sequence[Tensor]) -> Tensor:
-        """The value of a function as the library sees it."""
 
     def prepare(self, kind: Any) -> None:
         """Let graphs that hold functions of the class ``kind`` be loaded and run."""

@@ -18,7 +18,7 @@ from contract.run.blas_threads import blas_threads
 from contract.run.host_views import Array
 from contract.run.workers import Workers
 
-__all__ = ["LOOP_PRODUCTS", "in_slices", "longest_slice", "share_product"]
+__all__ = ["LOOP_PRODUCTS", "SHARED_PRODUCTS", "in_slices", "longest_slice", "share_product"]
 
 # Multiply-adds that take some ten milliseconds: by BLAS, times the bytes of a number, and by loops
 # without it.

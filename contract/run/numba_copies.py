@@ -30,6 +30,7 @@ from contract.run.numba_tools import (
     advance,
     by_integers,
     call_address,
+    called,
     compiled,
     emitted,
     from_python,
@@ -473,7 +474,7 @@ def tile_kernel(dtype: str) -> Code:
     return by_integers(copy, COPY)
 
 
-@compiled
+@called
 def _copy(kernel: int, table: int, source: int, target: int, units: int) -> None:
     """All units, by one thread."""
     call_address(kernel, (table, source, target, 0, units))

@@ -7,7 +7,7 @@ from numba.core import types
 
 from contract.run.host_views import Array
 from contract.run.integer_products import A_K, A_M, D_M, D_N, SPARE, A, B, D, K, M, N
-from contract.run.numba_tools import Code, compiled, emitted, from_python, load
+from contract.run.numba_tools import Code, called, compiled, emitted, from_python, load
 
 __all__ = ["bits", "wrapping"]
 
@@ -53,7 +53,7 @@ def _write_row(kind: Any, given: int, m: int, row: Array) -> None:
             carray(_elements(kind, to + n * step), 1)[0] = row[n]
 
 
-@compiled
+@called
 def multiply_integers(kind: Any, given: int) -> None:
     """d[m,n] = sum_k a[m,k] * b[k,n], wrapping around; b is row-major."""
     a, b, width = load(given, A), load(given, B), load(given, N) * _size(kind)
@@ -68,7 +68,7 @@ def multiply_integers(kind: Any, given: int) -> None:
         _write_row(kind, given, m, row)
 
 
-@compiled
+@called
 def multiply_bits(kind: Any, given: int) -> None:
     """d[m,n] = or over k of a[m,k] and b[k,n], as bytes 0 and 1."""
     a, b, width = load(given, A), load(given, B), load(given, N) * _size(kind)

@@ -1,9 +1,6 @@
 """What compiled products loop by loop are made of: writers of instructions on vectors of elements.
 
 A vector of complex numbers holds their parts in turn, as memory does.
-
-Numba keeps what it has compiled until the file of the compiled function changes: after a change
-here the code that ``__pycache__`` has of numba_loops.py is out of date, and must be deleted.
 """
 
 from collections.abc import Iterator

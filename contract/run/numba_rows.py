@@ -26,6 +26,7 @@ from contract.run.numba_tools import (
     after_steps,
     by_c,
     by_integers,
+    called,
     compiled,
     emitted,
     from_python,
@@ -694,6 +695,12 @@ def part() -> Code:
     return by_integers(_part, PART_ARGUMENTS)
 
 
+@called
+def _reduce(plan: int, source: int, target: int) -> None:
+    """All of a plan, by one thread."""
+    reduce_blocks(plan, source, target)
+
+
 def reduce_all() -> Code:
-    """What Python calls for a whole plan."""
-    return from_python(reduce_blocks, *[types.intp] * 3)
+    """What Python calls for all of a plan."""
+    return from_python(_reduce, *[types.intp] * 3)

@@ -22,7 +22,16 @@ from numba.core import cgutils, types
 from contract.errors import ExecutionError
 from contract.forks import renew_in_children
 from contract.run.host_views import Array
-from contract.run.numba_tools import Code, FromPython, call_address, compiled, emitted, load, store
+from contract.run.numba_tools import (
+    Code,
+    FromPython,
+    call_address,
+    called,
+    compiled,
+    emitted,
+    load,
+    store,
+)
 from contract.run.workers import FORKED, Workers
 
 __all__ = ["PART_ARGUMENTS", "Team", "team"]
@@ -157,7 +166,7 @@ def _work(work: int, lane: int, system: int) -> bool:
                 return False
 
 
-@compiled
+@called
 def _serve(seat: int, looks: int, system: int) -> None:
     """A thread at its seat: it works when it is given work, and leaves when there was none.
 
@@ -215,7 +224,7 @@ def _call(seat: int, system: int) -> None:
     call_address(load(system, UNLOCK), (seat + 8 * MUTEX,))
 
 
-@compiled
+@called
 def _dismiss(seats: int, count: int, system: int) -> None:
     """Send the threads away that have nothing to do."""
     for at in range(count):
@@ -274,7 +283,7 @@ def _finish(seats: int, count: int, work: int) -> bool:
     return True
 
 
-@compiled
+@called
 def _begin(seats: int, count: int, wanted: int, work: Array, system: int, wakes: bool) -> int:
     """The whole work: DONE, or LEFT; or it is only given, for so many threads are to be called."""
     address: int = work.ctypes.data
@@ -284,14 +293,14 @@ def _begin(seats: int, count: int, wanted: int, work: Array, system: int, wakes:
     return DONE if _work(address, 0, system) and _finish(seats, count, address) else LEFT
 
 
-@compiled
+@called
 def _lead(seats: int, count: int, work: Array, system: int) -> int:
     """The caller's parts, for a time, and what is left."""
     address: int = work.ctypes.data
     return DONE if _work(address, 0, system) and _finish(seats, count, address) else LEFT
 
 
-@compiled
+@called
 def _stop(seats: int, count: int, work: Array, system: int) -> None:
     """No further part; when this returns nobody works any more."""
     address: int = work.ctypes.data

@@ -2,9 +2,6 @@
 
 Memory is addressed in bytes. Complex panels of A keep real and imaginary parts apart, so that a
 vector holds either; those of B keep them together, for each part is spread over a vector.
-
-Numba keeps what it has compiled until the file of the compiled function changes: after a change
-here the code that ``__pycache__`` has of numba_tiles.py is out of date, and must be deleted.
 """
 
 from collections.abc import Iterator

@@ -10,9 +10,7 @@ box from the loops' strides.
 """
 
 import numpy as np
-from numba import carray  # type: ignore[attr-defined]
 
-from contract.run.host_views import Array
 from contract.run.numba_team import PART_ARGUMENTS
 from contract.run.numba_tile_code import (
     LEFT,
@@ -37,7 +35,6 @@ from contract.run.numba_tools import (
     call_address,
     call_on_table,
     compiled,
-    integers,
     load,
     store,
 )
@@ -82,6 +79,7 @@ STEPS_A, STEPS_B, PLACES, BESIDE, APART_ROWS = range(5, 10)
 BATCHES_A, BATCHES_B, BATCHES_D, PACKED = range(10, 14)
 Box = tuple[int, int, int, int, int, int]
 
+ROW = 8 * ENTRIES  # bytes of a row of kernels
 EARLY = 128  # rows between asking for lines of A or B and packing them
 
 
@@ -290,7 +288,7 @@ def batch_joiner(dtype: str) -> Code:
 
 @compiled
 def _pack(
-    pack: Array,
+    pack: int,
     source: int,
     across: int,
     count: int,
@@ -306,14 +304,19 @@ def _pack(
     the rows of the first step go is written to the table ``places``, which grains of rows lie side
     by side to ``beside``.
     """
-    grain, size, square, plain = pack[GRAIN], pack[SIZE], pack[TURNED], pack[PLAIN] != 0
-    pitch, gap = pack[WHOLE] * size, pack[WHOLE] * pack[PART]
+    grain, size, square, plain = (
+        load(pack, GRAIN),
+        load(pack, SIZE),
+        load(pack, TURNED),
+        load(pack, PLAIN) != 0,
+    )
+    pitch, gap = load(pack, WHOLE) * size, load(pack, WHOLE) * load(pack, PART)
     _lay_out(pack, count, depth, target, places)
     if plain and count >= grain and _is_run(across, grain, size):
         _mark_runs(across, count, grain, size, beside)
-        _mark_end(across, count, grain, size, pack[WHOLE], beside)
+        _mark_end(across, count, grain, size, load(pack, WHOLE), beside)
         runs = (source, along, depth, across, places, beside, count, pitch, gap)
-        call_on_table(pack[RUNS], runs)
+        call_on_table(load(pack, RUNS), runs)
     elif plain and depth >= square and _is_run(along, square, size):
         stretch = _stretch(across, count, grain)
         for first in range(0, min(stretch, count), grain):
@@ -322,7 +325,7 @@ def _pack(
                 after = row + stretch if row + stretch < count else first + grain
                 next_ = load(across, min(after, count - 1)) - load(rows, 0)
                 steps = (source, next_, rows, high, along, depth, to, pitch, gap)
-                call_on_table(pack[STEPS], steps)
+                call_on_table(load(pack, STEPS), steps)
     else:
         _pack_steps(pack, source, across, count, along, depth, places)
 
@@ -340,7 +343,7 @@ def _stretch(across: int, count: int, grain: int) -> int:
 
 @compiled
 def _pack_batches(
-    pack: Array,
+    pack: int,
     source: int,
     box: Box,
     target: int,
@@ -355,13 +358,13 @@ def _pack_batches(
     for all batches.
     """
     batches, number, across, count, along, depth = box
-    size, grain, square = pack[SIZE], pack[GRAIN], pack[TURNED]
-    if pack[PLAIN] == 0 or number < square or not _is_run(batches, square, size):
+    size, grain, square = load(pack, SIZE), load(pack, GRAIN), load(pack, TURNED)
+    if load(pack, PLAIN) == 0 or number < square or not _is_run(batches, square, size):
         for at in range(number):
             here, there = source + load(batches, at), target + at * each
             _pack(pack, here, across, count, along, depth, there, places, beside)
         return
-    pitch, gap = pack[WHOLE] * size, pack[WHOLE] * pack[PART]
+    pitch, gap = load(pack, WHOLE) * size, load(pack, WHOLE) * load(pack, PART)
     for at in range(number - 1, -1, -1):  # the table of places is the first batch's in the end
         _lay_out(pack, count, depth, target + at * each, places)
     for at in range(depth):
@@ -370,20 +373,27 @@ def _pack_batches(
             high, rows, to = min(grain, count - row), across + row * 8, load(places, row)
             next_ = load(across, min(row + grain, count - 1)) - load(rows, 0)
             to += at * pitch
-            call_on_table(pack[STEPS], (here, next_, rows, high, batches, number, to, each, gap))
+            call_on_table(
+                load(pack, STEPS), (here, next_, rows, high, batches, number, to, each, gap)
+            )
 
 
 @compiled
-def _lay_out(pack: Array, count: int, depth: int, target: int, places: int) -> None:
+def _lay_out(pack: int, count: int, depth: int, target: int, places: int) -> None:
     """Where rows go in their panels, the first step's; the rows that fill a panel are cleared."""
-    whole, grain, size, part = pack[WHOLE], pack[GRAIN], pack[SIZE], pack[PART]
+    whole, grain, size, part = (
+        load(pack, WHOLE),
+        load(pack, GRAIN),
+        load(pack, SIZE),
+        load(pack, PART),
+    )
     for first in range(0, count, whole):
         used, panel = min(whole, count - first), target + first * depth * size
         for row in range(used):
             store(places, first + row, panel + row * part)
         if used % grain != 0:
             filling, to = grain - used % grain, panel + used * part
-            call_address(pack[ZEROS], (to, filling, depth, whole * size, whole * part))
+            call_address(load(pack, ZEROS), (to, filling, depth, whole * size, whole * part))
 
 
 @compiled
@@ -406,27 +416,27 @@ def _mark_end(places: int, count: int, grain: int, size: int, whole: int, beside
 
 @compiled
 def _pack_steps(
-    pack: Array, source: int, across: int, count: int, along: int, depth: int, places: int
+    pack: int, source: int, across: int, count: int, along: int, depth: int, places: int
 ) -> None:
     """Step after step along k into all panels, for these share lines.
 
     Where rows have neighbours further on in the table, squares are turned.
     """
-    pitch, gap = pack[WHOLE] * pack[SIZE], pack[WHOLE] * pack[PART]
+    pitch, gap = load(pack, WHOLE) * load(pack, SIZE), load(pack, WHOLE) * load(pack, PART)
     apart = 0
-    if pack[PLAIN] != 0 and pack[WHOLE] % SQUARE == 0:
-        apart = _apart(across, count, pack[SIZE])
-    group = apart * pack[TURNED] if apart > 0 else count
+    if load(pack, PLAIN) != 0 and load(pack, WHOLE) % SQUARE == 0:
+        apart = _apart(across, count, load(pack, SIZE))
+    group = apart * load(pack, TURNED) if apart > 0 else count
     for at in range(depth):
         here, shift = source + load(along, at), at * pitch
         ahead = source + load(along, min(at + 1, depth - 1))
         for base in range(0, count, group):
             rows, there = across + base * 8, places + base * 8
             if apart > 0 and base + group <= count:
-                call_on_table(pack[SQUARES], (here, ahead, rows, there, apart, shift, gap))
+                call_on_table(load(pack, SQUARES), (here, ahead, rows, there, apart, shift, gap))
             else:
                 left = min(group, count - base)
-                call_address(pack[ELEMENTS], (here, rows, there, left, shift, gap))
+                call_address(load(pack, ELEMENTS), (here, rows, there, left, shift, gap))
 
 
 @compiled
@@ -443,7 +453,7 @@ def _apart(across: int, count: int, size: int) -> int:
 
 
 @compiled
-def _offsets(table: Array, begin: int, end: int, index: int, first: int, second: int) -> int:
+def _offsets(loops: int, begin: int, end: int, index: int, first: int, second: int) -> int:
     """How many places box ``index`` of loops begin..end has; their offsets in two operands.
 
     The offsets go to tables at ``first`` and ``second``.
@@ -452,7 +462,8 @@ def _offsets(table: Array, begin: int, end: int, index: int, first: int, second:
     store(second, 0, 0)
     count = 1
     for at in range(begin, end):
-        extent, block, one, two = table[at, 0], table[at, 1], table[at, 2], table[at, 3]
+        loop = loops + 8 * LOOP * at
+        extent, block, one, two = load(loop, 0), load(loop, 1), load(loop, 2), load(loop, 3)
         pieces = (extent + block - 1) // block
         start = index % pieces * block
         index //= pieces
@@ -468,17 +479,17 @@ def _offsets(table: Array, begin: int, end: int, index: int, first: int, second:
 
 
 @compiled
-def _table(plan: Array, room: int, which: int) -> int:
+def _table(plan: int, room: int, which: int) -> int:
     """The address of a thread's table of offsets."""
-    address: int = room + plan[TABLES_AT] + which * plan[TABLE_BYTES]
+    address: int = room + load(plan, TABLES_AT) + which * load(plan, TABLE_BYTES)
     return address
 
 
 @compiled
-def _place_apart(plan: Array, kernels: Array, room: int) -> None:
+def _place_apart(plan: int, kernels: int, room: int) -> None:
     """Fill the tables of the tile apart, which is packed column after column."""
     rows, columns = _table(plan, room, APART_ROWS), _table(plan, room, APART_COLUMNS)
-    tall, wide, size = kernels[0, WHOLE], kernels[1, WHOLE], kernels[0, SIZE]
+    tall, wide, size = load(kernels, WHOLE), load(kernels + 1 * ROW, WHOLE), load(kernels, SIZE)
     for row in range(tall):
         store(rows, row, row * size)
     for column in range(wide):
@@ -487,8 +498,8 @@ def _place_apart(plan: Array, kernels: Array, room: int) -> None:
 
 @compiled
 def _multiply_panels(
-    plan: Array,
-    kernels: Array,
+    plan: int,
+    kernels: int,
     room: int,
     panels: int,
     d: int,
@@ -506,16 +517,23 @@ def _multiply_panels(
     tiles of all come one after another, for they share its lines.
     """
     rows, columns = _table(plan, room, ROWS_D), _table(plan, room, COLUMNS_D)
-    lanes, size = kernels[0, GRAIN], kernels[0, SIZE]
-    tall, wide, grain = kernels[0, WHOLE], kernels[1, WHOLE], kernels[1, GRAIN]
+    lanes, size = load(kernels, GRAIN), load(kernels, SIZE)
+    tall, wide, grain = (
+        load(kernels, WHOLE),
+        load(kernels + 1 * ROW, WHOLE),
+        load(kernels + 1 * ROW, GRAIN),
+    )
     runs, batches = _table(plan, room, BESIDE), _table(plan, room, BATCHES_D)
     together = number if _is_run(batches, number, size) else 1
     _measure_runs(rows, height, size, runs)
     for first in range(0, number, together):
-        left, right = panels + first * plan[EACH_A], room + plan[PANELS_B] + first * plan[EACH_B]
+        left, right = (
+            panels + first * load(plan, EACH_A),
+            room + load(plan, PANELS_B) + first * load(plan, EACH_B),
+        )
         to = d + load(batches, first)
-        for begin in range(0, height, plan[NEAR]):
-            end = min(begin + plan[NEAR], height)
+        for begin in range(0, height, load(plan, NEAR)):
+            end = min(begin + load(plan, NEAR), height)
             for j in range(0, width, wide):
                 used, places, b = min(wide, width - j), columns + j * 8, right + j * depth * size
                 for i in range(begin, end, tall):
@@ -530,7 +548,7 @@ def _multiply_panels(
                         if load(lengths, 0) >= lanes and load(lengths, high - lanes) >= lanes:
                             lengths = 0  # whole vectors
                     tile = (high, used, depth, a, b, to, up, places, lengths, add, alpha)
-                    call_on_table(kernels[2, MULTIPLY], tile)
+                    call_on_table(load(kernels + 2 * ROW, MULTIPLY), tile)
 
 
 @compiled
@@ -545,8 +563,8 @@ def _measure_runs(places: int, count: int, size: int, runs: int) -> None:
 
 @compiled
 def _multiply_batches(
-    plan: Array,
-    kernels: Array,
+    plan: int,
+    kernels: int,
     room: int,
     together: int,
     high: int,
@@ -561,90 +579,28 @@ def _multiply_batches(
     alpha: int,
 ) -> None:
     """The tiles of batches that lie side by side, summed apart and written four at once."""
-    size, apart = kernels[0, SIZE], room + plan[APART]
-    pitch = kernels[0, WHOLE] * kernels[1, WHOLE] * size
+    size, apart = load(kernels, SIZE), room + load(plan, APART)
+    pitch = load(kernels, WHOLE) * load(kernels + 1 * ROW, WHOLE) * size
     here, across = _table(plan, room, APART_ROWS), _table(plan, room, APART_COLUMNS)
     runs = _table(plan, room, BESIDE) + rows - _table(plan, room, ROWS_D)
     for first in range(0, together, SQUARE):
         count, to = min(SQUARE, together - first), d + first * size
         for at in range(count):
-            left, right = a + (first + at) * plan[EACH_A], b + (first + at) * plan[EACH_B]
+            left, right = (
+                a + (first + at) * load(plan, EACH_A),
+                b + (first + at) * load(plan, EACH_B),
+            )
             if count == SQUARE:
                 place = apart + at * pitch
                 tile = (high, used, depth, left, right, place, here, across, 0, 0, alpha)
-                call_on_table(kernels[2, MULTIPLY], tile)
+                call_on_table(load(kernels + 2 * ROW, MULTIPLY), tile)
             else:
                 place = to + at * size
                 tile = (high, used, depth, left, right, place, rows, columns, runs, add, alpha)
-                call_on_table(kernels[2, MULTIPLY], tile)
+                call_on_table(load(kernels + 2 * ROW, MULTIPLY), tile)
         if count == SQUARE:
             joined = (apart, pitch, to, rows, high, columns, used, add)
-            call_on_table(kernels[2, JOIN_BATCHES], joined)
-
-
-@compiled
-def _multiply_boxes(
-    plan: Array,
-    kernels: Array,
-    a: int,
-    b: int,
-    d: int,
-    add: int,
-    alpha: int,
-    room: int,
-    begin: int,
-    end: int,
-    first: int,
-    last: int,
-) -> None:
-    """D = [D +] alpha * A * B for boxes ``begin`` to ``end`` of D and ``first`` to ``last`` of k.
-
-    ``a``, ``b``, ``d`` are addresses, ``alpha`` that of the scalar (0: it is 1), ``room`` that of
-    memory for the panels. Boxes run m fastest, then n, then l.
-    """
-    loops = plan[NUMBERS:].reshape(-1, LOOP)
-    boxes_m, boxes_n, panels_b = plan[BOXES_M], plan[BOXES_N], room + plan[PANELS_B]
-    rows_a, rows_d = _table(plan, room, ROWS_A), _table(plan, room, ROWS_D)
-    columns_b, columns_d = _table(plan, room, COLUMNS_B), _table(plan, room, COLUMNS_D)
-    steps_a, steps_b = _table(plan, room, STEPS_A), _table(plan, room, STEPS_B)
-    batches_a, batches_b = _table(plan, room, BATCHES_A), _table(plan, room, BATCHES_B)
-    batches_d, each_a, each_b = _table(plan, room, BATCHES_D), plan[EACH_A], plan[EACH_B]
-    places, beside = _table(plan, room, PLACES), _table(plan, room, BESIDE)
-    _place_apart(plan, kernels, room)
-    packed, kept = _table(plan, room, PACKED), plan[KEPT]
-    for slot in range(kept):
-        store(packed, slot, -1)
-    tabled_n = tabled_k = -1  # the boxes of which there are tables
-    width = depth = 0
-    at = begin
-    while at < end:
-        column = at // boxes_m
-        stop = min(end, (column + 1) * boxes_m)
-        batch = column // boxes_n
-        number = _offsets(loops, plan[0], plan[1], batch, batches_a, batches_b)
-        _offsets(loops, plan[1], plan[2], batch, batches_d, rows_d)
-        if tabled_n != column % boxes_n:
-            tabled_n = column % boxes_n
-            width = _offsets(loops, plan[3], plan[4], tabled_n, columns_b, columns_d)
-        for box in range(first, last):
-            if tabled_k != box:
-                tabled_k = box
-                depth = _offsets(loops, plan[4], plan[5], box, steps_a, steps_b)
-            of_b = batches_b, number, columns_b, width, steps_b, depth
-            _pack_batches(kernels[1], b, of_b, panels_b, each_b, places, beside)
-            adds = add if box == first else 1
-            for row in range(at - column * boxes_m, stop - column * boxes_m):
-                height = _offsets(loops, plan[2], plan[3], row, rows_a, rows_d)
-                name = (batch * boxes_m + row) * (last - first) + box - first
-                slot = name % kept
-                panels = room + slot * (plan[PANELS_B] // kept)
-                if load(packed, slot) != name:
-                    of_a = batches_a, number, rows_a, height, steps_a, depth
-                    _pack_batches(kernels[0], a, of_a, panels, each_a, places, beside)
-                    store(packed, slot, name)
-                sizes = number, height, width, depth
-                _multiply_panels(plan, kernels, room, panels, d, *sizes, adds, alpha)
-        at = stop
+            call_on_table(load(kernels + 2 * ROW, JOIN_BATCHES), joined)
 
 
 # What a product is: the address of its kernels; those of its plan and of where the shares of boxes
@@ -656,32 +612,81 @@ KERNELS, PLAN, EDGES, PLAN_SIZE, LANE, BOXES_D, BOXES_SUM, BOXES_K = range(8)
 ROOM, A, B, D, APART_SUMS, ALPHA, ADDS, BEGIN, END = range(8, 17)
 
 
-def _part(table: int, begin: int, end: int, lane: int) -> None:
+@compiled
+def _multiply_boxes(
+    given: int, room: int, d: int, begin: int, end: int, first: int, last: int
+) -> None:
+    """D = [D +] alpha * A * B for boxes ``begin`` to ``end`` of D and ``first`` to ``last`` of k.
+
+    ``room`` is the address of memory for the panels. Boxes run m fastest, then n, then l.
+    """
+    plan, kernels, a, b = load(given, PLAN), load(given, KERNELS), load(given, A), load(given, B)
+    add, alpha = load(given, ADDS), load(given, ALPHA)
+    loops = plan + 8 * NUMBERS
+    boxes_m, boxes_n, panels_b = (
+        load(plan, BOXES_M),
+        load(plan, BOXES_N),
+        room + load(plan, PANELS_B),
+    )
+    rows_a, rows_d = _table(plan, room, ROWS_A), _table(plan, room, ROWS_D)
+    columns_b, columns_d = _table(plan, room, COLUMNS_B), _table(plan, room, COLUMNS_D)
+    steps_a, steps_b = _table(plan, room, STEPS_A), _table(plan, room, STEPS_B)
+    batches_a, batches_b = _table(plan, room, BATCHES_A), _table(plan, room, BATCHES_B)
+    batches_d, each_a, each_b = (
+        _table(plan, room, BATCHES_D),
+        load(plan, EACH_A),
+        load(plan, EACH_B),
+    )
+    places, beside = _table(plan, room, PLACES), _table(plan, room, BESIDE)
+    _place_apart(plan, kernels, room)
+    packed, kept = _table(plan, room, PACKED), load(plan, KEPT)
+    for slot in range(kept):
+        store(packed, slot, -1)
+    tabled_n = tabled_k = -1  # the boxes of which there are tables
+    width = depth = 0
+    at = begin
+    while at < end:
+        column = at // boxes_m
+        stop = min(end, (column + 1) * boxes_m)
+        batch = column // boxes_n
+        number = _offsets(loops, load(plan, 0), load(plan, 1), batch, batches_a, batches_b)
+        _offsets(loops, load(plan, 1), load(plan, 2), batch, batches_d, rows_d)
+        if tabled_n != column % boxes_n:
+            tabled_n = column % boxes_n
+            width = _offsets(loops, load(plan, 3), load(plan, 4), tabled_n, columns_b, columns_d)
+        for box in range(first, last):
+            if tabled_k != box:
+                tabled_k = box
+                depth = _offsets(loops, load(plan, 4), load(plan, 5), box, steps_a, steps_b)
+            of_b = batches_b, number, columns_b, width, steps_b, depth
+            _pack_batches(kernels + ROW, b, of_b, panels_b, each_b, places, beside)
+            adds = add if box == first else 1
+            for row in range(at - column * boxes_m, stop - column * boxes_m):
+                height = _offsets(loops, load(plan, 2), load(plan, 3), row, rows_a, rows_d)
+                name = (batch * boxes_m + row) * (last - first) + box - first
+                slot = name % kept
+                panels = room + slot * (load(plan, PANELS_B) // kept)
+                if load(packed, slot) != name:
+                    of_a = batches_a, number, rows_a, height, steps_a, depth
+                    _pack_batches(kernels, a, of_a, panels, each_a, places, beside)
+                    store(packed, slot, name)
+                sizes = number, height, width, depth
+                _multiply_panels(plan, kernels, room, panels, d, *sizes, adds, alpha)
+        at = stop
+
+
+def _part(given: int, begin: int, end: int, lane: int) -> None:
     """Shares begin..end of the boxes of all partial sums, by one thread."""
-    given = carray(integers(table), END + 1)
-    plan = carray(integers(given[PLAN]), given[PLAN_SIZE])
-    kernels = carray(integers(given[KERNELS]), (3, ENTRIES))
-    room, boxes, each = given[ROOM] + lane * given[LANE], given[BOXES_D], given[BOXES_SUM]
-    at, end = load(given[EDGES], begin), load(given[EDGES], end)
+    room = load(given, ROOM) + lane * load(given, LANE)
+    boxes, each = load(given, BOXES_D), load(given, BOXES_SUM)
+    at, end = load(load(given, EDGES), begin), load(load(given, EDGES), end)
     while at < end:
         sum_ = at // boxes
-        first, left = sum_ * boxes, sum_ * each + given[BEGIN]
-        stop, right = min(end, first + boxes), min(sum_ * each + given[END], given[BOXES_K])
-        d = given[D] + sum_ * given[APART_SUMS]
-        _multiply_boxes(
-            plan,
-            kernels,
-            given[A],
-            given[B],
-            d,
-            given[ADDS],
-            given[ALPHA],
-            room,
-            at - first,
-            stop - first,
-            left,
-            right,
-        )
+        first, left = sum_ * boxes, sum_ * each + load(given, BEGIN)
+        stop = min(end, first + boxes)
+        right = min(sum_ * each + load(given, END), load(given, BOXES_K))
+        d = load(given, D) + sum_ * load(given, APART_SUMS)
+        _multiply_boxes(given, room, d, at - first, stop - first, left, right)
         at = stop
 
 

@@ -12,7 +12,7 @@ from numba.core.sigutils import normalize_signature
 from numba.extending import intrinsic
 
 from contract.forks import hold_during_forks
-from contract.run.code_folder import chosen_folder, with_folder
+from contract.run.code_folder import chosen_folder, kept_code, remove_folder
 
 __all__ = [
     "LONGEST",
@@ -27,6 +27,7 @@ __all__ = [
     "by_integers",
     "call_address",
     "call_on_table",
+    "called",
     "chosen_folder",
     "compiled",
     "emitted",
@@ -38,6 +39,7 @@ __all__ = [
     "load",
     "made",
     "prefetch",
+    "remove_folder",
     "store",
 ]
 
@@ -50,6 +52,9 @@ MOST_LEVELS = 48  # of pairs: as many steps as there can be
 WORD = ir.IntType(64)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+_OPTIONS: dict[str, Any] = {"error_model": "numpy"}  # nobody would hear of an exception
 
 
 class ByC(NamedTuple):
@@ -74,8 +79,19 @@ class NotKeptError(Exception):
 
 
 def compiled(function: Function) -> Function:
-    """``function`` compiled where it is called, kept on disk, run without the GIL."""
-    return cast(Function, with_folder(lambda: numba.njit(nogil=True, cache=True)(function)))
+    """``function`` as compiled code calls it, compiled again in every process that compiles."""
+    alone: dict[str, Any] = {
+        "no_cpython_wrapper": True,
+        "no_cfunc_wrapper": True,
+    }  # a fifth of the time
+    return cast(Function, numba.njit(**_OPTIONS, **alone)(function))
+
+
+def called(function: Function) -> Function:
+    """``function`` as Python calls it, without the GIL; it is kept on disk."""
+    dispatcher = numba.njit(**_OPTIONS, nogil=True)(function)
+    dispatcher._cache = kept_code(function)
+    return cast(Function, dispatcher)
 
 
 def by_integers(function: Callable[..., None], arguments: int) -> Code:
@@ -89,7 +105,7 @@ def by_c(function: Callable[..., None], signature: Any) -> Code:
 
 
 def from_python(function: Callable[..., Any], *kinds: Any) -> Code:
-    """A compiled function as Python calls it."""
+    """A function that is ``called``, for such arguments."""
     return FromPython(((function, kinds),))
 
 
@@ -100,7 +116,7 @@ def kept(code: Code) -> Any:
             return _address(_KeptFunction, code)
         case FromPython():
             for function, kinds in code.functions:
-                if not function.overloads and not _is_kept(function, kinds):
+                if kinds not in function.overloads and not _is_kept(function, kinds):
                     raise NotKeptError
             return made(code)
 
@@ -125,8 +141,8 @@ class _KeptFunction(CFunc):
 
 def _address(kind: Callable[..., Any], code: ByC) -> int:
     signature = normalize_signature(code.signature)  # type: ignore[no-untyped-call]
-    function = kind(code.function, signature, locals={}, options={})
-    with_folder(function.enable_caching)
+    function = kind(code.function, signature, locals={}, options=_OPTIONS)
+    function._cache = kept_code(code.function)
     function.compile()
     _kept_alive.append(function)
     return cast(int, function.address)

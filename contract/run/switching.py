@@ -20,6 +20,7 @@ class SwitchingPlan(Loaded):
     """
 
     __slots__ = (
+        "__weakref__",
         "_needs",
         "_own",
         "_ready",
@@ -80,9 +81,6 @@ class SwitchingPlan(Loaded):
         """What a call runs now."""
         return self._stand_in if self._ready is None else self._ready
 
-    def recordable(self) -> Loaded:
-        return self.current.recordable()
-
     def __call__(
         self,
         inputs: Sequence[Array],
@@ -92,7 +90,7 @@ class SwitchingPlan(Loaded):
         workspace: Array | None = None,
     ) -> None:
         if self._ready is None:
-            compiled_code().wish(self._needs, self._told)
+            compiled_code().wish(self._needs, self)
         self.current(inputs, output, addend, scalars, workspace)
 
     def trace(
@@ -103,6 +101,7 @@ class SwitchingPlan(Loaded):
     def ranged(self, ranges: Ranges) -> Loaded:
         return self.current.ranged(ranges)
 
-    def _told(self, is_there: bool) -> None:
+    def told(self, is_there: bool) -> None:
+        """Take what stays, and say so."""
         self._ready = self._own if is_there else self._stand_in
         self._settled(self, self._ready)

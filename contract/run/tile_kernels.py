@@ -77,7 +77,10 @@ def multiply_boxes(
 
 def _packers(panels: str, source: np.dtype[Any], dtype: np.dtype[Any]) -> list[Kernel]:
     """The functions that pack A, or B: RUNS, STEPS, SQUARES, ELEMENTS, ZEROS."""
-    own, both = (panels, dtype.name), (panels, source.name, dtype.name)
+    moved = "float64" if (panels, dtype.name) == ("B", "complex64") else dtype.name  # parts stay
+    own, both = (panels, moved), (panels, source.name, dtype.name)
+    if source == dtype:
+        both = panels, moved, moved
     given = {"runs": own, "steps": own, "squares": own, "elements": both, "zeros": own}
     return [Kernel("numba_tiles", name, types) for name, types in given.items()]
 
