@@ -307,6 +307,9 @@ class Tools:
     def chosen_folder(self) -> None:
         return None
 
+    def remove_folder(self) -> None:
+        """There is none."""
+
 
 @pytest.fixture
 def code(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompiledCode]:
