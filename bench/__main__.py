@@ -2,6 +2,8 @@
 
 python -m bench candidates: the planner's candidates, predicted and measured.
 python -m bench kernels: the GPU's kernels, as the compiler leaves them.
+python -m bench programs: programs of other libraries, by NumPy and by us.
+python -m bench planning: what a first call takes beyond a later one.
 python -m bench busy: some of the suites beside busy processes.
 python -m bench first: the first calls of fresh processes, and how long they take.
 """
@@ -16,7 +18,7 @@ from math import nan
 from operator import attrgetter
 from pathlib import Path
 
-from bench import busy, first, kernels
+from bench import busy, first, kernels, planning, programs
 from bench.candidates import PLANS, candidates
 from bench.device import HOST, Ceilings, Device
 from bench.gpu import gpu
@@ -34,17 +36,20 @@ QUICK_BYTES = 256 << 20  # of the expressions that users reported
 QUICK_CASES = 12
 WITHOUT_COMPUTE = ("permute", "overhead")  # suites of calls that are made without one
 EVERY_SUITE = {**SUITES, "candidates": candidates}
+OWN = {
+    "busy": busy.main,
+    "first": first.main,
+    "kernels": kernels.main,
+    "planning": planning.main,
+    "programs": programs.main,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one suite; the exit status is 1 if any result was wrong or is missing."""
     arguments = tuple(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] == ("kernels",):
-        return kernels.main(arguments[1:])
-    if arguments[:1] == ("busy",):
-        return busy.main(arguments[1:])
-    if arguments[:1] == ("first",):
-        return first.main(arguments[1:])
+    if arguments and arguments[0] in OWN:
+        return OWN[arguments[0]](arguments[1:])
     os.environ.setdefault("CONTRACT_COMPILE", "wait")  # what is timed is compiled
     asked = _parser().parse_args(arguments)
     compute = compute_of(asked.suite, asked.dtype, asked.compute)

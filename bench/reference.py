@@ -105,7 +105,7 @@ def promised(
     With ``terms`` in a sum, and ``sizes`` for sum|A||B|. Every product after the first adds its
     own roundings of inputs and of a sum; below the smallest numbers there is no relative error.
     """
-    kept = rule(Family.CONTRACTION, types, types[0], compute)
+    kept = rule(Family.CONTRACTION, tuple(types), types[0], compute)
     assert kept.input_roundoff is not None
     assert kept.sum_roundoff is not None
     products = max(len(types) - 1, 1)

@@ -1,6 +1,6 @@
 """The public verbs of the engine: contract, and contract_expression to plan once."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from typing import Any
@@ -17,7 +17,10 @@ from contract.evaluation import (
     cuts_of,
     data_type,
     handle_for,
+    number_beta,
+    recalled,
     require_kind,
+    with_others,
     written_arguments,
 )
 from contract.folding import fold
@@ -27,9 +30,11 @@ from contract.logging import LOGGER, UNWATCHED
 from contract.operators import Operator
 from contract.order import frozen
 from contract.plan import Plan
+from contract.planner import make_plan
 from contract.request import Options, Written, call_for, repeated
 from contract.run.arrays import Array, Arrays, Layout, is_array, require_one_kind
 from contract.run.call import Call
+from contract.run.executor import Scalars
 from contract.run.explain import explain
 from contract.run.graph import CapturedContraction
 from contract.run.libraries import library_of, numpy_type
@@ -38,6 +43,8 @@ from contract.run.progress import reporting
 from contract.whole import allowed, read_as, while_compiling, whole
 
 __all__ = ["ContractExpression", "contract", "contract_expression", "contract_trinary"]
+
+MOST_KNOWN = 16  # layouts of operands that an expression remembers
 
 
 @whole
@@ -90,21 +97,13 @@ def contract(
     Source: numpy.einsum for the notation, cuTENSOR's contraction for alpha, beta, C and types.
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
-    plain = slices is None and executor is None and progress is None and not LOGGER.active
-    if plain and out is None and c is None and beta is None and dtype is None and stream is None:
-        written, arrays = expression, operands
-        if type(expression) is not str:
-            written, arrays = written_arguments(expression, operands)
-        layouts = handle.arrays.layouts(arrays)
-        if layouts is not None and operators is None:
-            head = (written, order, compute_type, optimize, memory_limit, preference)
-            key = (*head, repeated(arrays), *layouts)
-            try:
-                call = handle.plans.find(key)
-            except TypeError:  # a path may be a list
-                call = None
-            if call is not None:
-                return call.fresh(arrays, alpha)
+    asked = "contract", order, dtype, compute_type, operators, optimize, memory_limit, preference
+    factor = 0 if beta is None and c is None else number_beta(c, beta)
+    plain = slices is None and executor is None and progress is None
+    if plain and factor is not None:
+        found = recalled(handle, asked, expression, operands, out, c, (alpha, factor, 0), stream)
+        if found is not None:
+            return found
     with (
         LOGGER.call("contract", said(contract, locals())) if LOGGER.active else UNWATCHED,
         reporting(progress),
@@ -118,7 +117,8 @@ def contract(
         )
         scalars = alpha, beta_of(c, beta), 0
         by = None if executor is None else _spread(executor, handle)
-        return evaluate(handle, written, arrays, options, out, c, scalars, stream, by)
+        head = asked if slices is None else None
+        return evaluate(handle, written, arrays, options, out, c, scalars, stream, by, head)
 
 
 def _spread(executor: Any, handle: Handle) -> Callable[[Call], Call]:
@@ -286,18 +286,24 @@ class ContractExpression:
         self._unread: Callable[..., Any]
         self._call: Call
         self._tuning: bool
-        self._signature: list[Any] | None
+        self._known: dict[Hashable, Call]
         self._plan()
 
     def _plan(self) -> None:
         """Take the plan for the layouts the expression was made with; a tuned one for a while.
 
-        ``_signature`` is what the operands of a call are like that has nothing else to ask.
+        ``_known`` are the calls that have nothing else to ask, by the layouts of their arrays.
         """
         self._call = call_for(self._handle, self._written, self._layouts, self._options)
         self._tuning = not self._call.loaded.settled
-        long = self._tuning or self._executor is not None or self._progress is not None
-        self._signature = None if long else self._arrays.flat(self._layouts)
+        self._known = {}
+        if self._is_plain:
+            self._known[self._arrays.flat(self._layouts)] = self._call
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether a call is its plan and nothing else."""
+        return not self._tuning and self._executor is None and self._progress is None
 
     @property
     def plan(self) -> Plan:
@@ -314,12 +320,14 @@ class ContractExpression:
         stream: Any = None,
     ) -> Array:
         """The result for ``operands``: one array for each operand that is no constant."""
-        if out is None and c is None and beta is None and stream is None and not LOGGER.active:
+        factor = 0 if beta is None and c is None else number_beta(c, beta)
+        if factor is not None and stream is None and not LOGGER.active:
             arrays: Sequence[Any] = operands
             if self._constants and len(operands) == len(self._variable):
                 arrays = self._with_constants(operands, self._constants)
-            if self._arrays.layouts(arrays) == self._signature:
-                return self._call.fresh(arrays, alpha)
+            call = self._known.get(self._key(arrays, out, c, factor))
+            if call is not None:
+                return call.again(arrays, (alpha, factor, 0), out, c)
         asked: dict[str, Any] = {}
         if LOGGER.active:
             asked = {"expression": self._written, **said(ContractExpression.__call__, locals())}
@@ -333,7 +341,26 @@ class ContractExpression:
                 result = self._evaluated(handle, arrays, out, c, alpha, beta, stream)
             if self._tuning:
                 self._plan()
+            elif self._is_plain:
+                self._keep(arrays, out, c, (alpha, beta_of(c, beta), 0))
             return result
+
+    def _key(self, arrays: Sequence[Any], out: Any, c: Any, beta: Any) -> Hashable:
+        """What tells calls apart; None where an array is not a plain one."""
+        if out is None and c is None:
+            return self._arrays.layouts(arrays)
+        arrays, beside = with_others(arrays, out, c, beta)
+        layouts = self._arrays.layouts(arrays)
+        return None if layouts is None else (beside, layouts)
+
+    def _keep(self, arrays: Sequence[Any], out: Any, c: Any, scalars: Scalars) -> None:
+        """Let the next call on such arrays find its plan at once."""
+        key = self._key(arrays, out, c, scalars[1])
+        if key is None or len(self._known) == MOST_KNOWN:
+            return
+        bound = bound_call(self._handle, self._written, arrays, self._options, out, c, scalars)
+        if bound.call.loaded.settled:
+            self._known[key] = bound.call
 
     def capture(
         self,
@@ -378,7 +405,9 @@ class ContractExpression:
         loaded = self._call.loaded
         if plot is not None:
             draw(loaded.plan, plot)
-        return "\n\n".join((*loaded.notes, explain(loaded.plans[0], measured)))
+        plan, machine = loaded.plans[0], self._handle.executor.machine
+        again = make_plan(plan.operation, plan.preference, machine)  # with all that was weighed
+        return "\n\n".join((*loaded.notes, explain(again, measured)))
 
     def _shortest_time(self, operands: Sequence[Any]) -> float:
         """Seconds of the fastest of a few calls."""

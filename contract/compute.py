@@ -5,12 +5,13 @@ tables of the cuTENSOR user guide. Integers, bool and NumPy's extended types are
 they compute in themselves and have no compute type.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from functools import lru_cache
 from numbers import Number, Real
 from typing import Any
 
+from contract.choices import Choice
 from contract.errors import UnsupportedTypeError
 
 __all__ = [
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 
-class ComputeType(Enum):
+class ComputeType(Choice):
     """Minimum accuracy of a computation; the values are cuTENSOR's names."""
 
     F16 = "16F"
@@ -47,7 +48,7 @@ class ComputeType(Enum):
     INT8X8 = "8XINT8"
 
 
-class Family(Enum):
+class Family(Choice):
     """Operations that share a table of legal types."""
 
     CONTRACTION = "contraction"
@@ -158,11 +159,12 @@ _REAL_FLOATING_TYPES = frozenset(
 
 def item_size(dtype: str) -> int:
     """Bytes of one element; UnsupportedTypeError names the supported types otherwise."""
-    if not isinstance(dtype, str) or dtype not in _ITEM_SIZES:
+    try:
+        return _ITEM_SIZES[dtype]
+    except (KeyError, TypeError):  # a NumPy type may have no hash
         raise UnsupportedTypeError(
             f"Data type {dtype!r} is not supported; supported are {', '.join(_ITEM_SIZES)}."
-        )
-    return _ITEM_SIZES[dtype]
+        ) from None
 
 
 def is_complex(dtype: str) -> bool:
@@ -253,7 +255,8 @@ class Rule:
     sum_roundoff: float | None = None
 
 
-def rule(family: Family, types: Sequence[str], dtype: str, requested: ComputeType | None) -> Rule:
+@lru_cache(maxsize=256)  # a function of its arguments alone
+def rule(family: Family, types: tuple[str, ...], dtype: str, requested: ComputeType | None) -> Rule:
     """The row for operands of ``types`` computed in ``dtype``; ``requested=None``: its default.
 
     A row the tables do not have raises UnsupportedTypeError with the compute types that are

@@ -1,12 +1,13 @@
 """What is asked, without arrays: tensors, operands, the operation, and preferences."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import prod
 from operator import index
 from typing import Any
 
+from contract.choices import Choice
 from contract.compute import (
     COMPUTE_TYPES,
     ComputeType,
@@ -60,17 +61,19 @@ class TensorDescriptor:
     alignment: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "extents", _integers("extents", self.extents))
-        if self.extents and min(self.extents) < 0:
-            raise InvalidValueError(f"Extents must not be negative: they are {self.extents}.")
-        object.__setattr__(self, "alignment", _alignment(self.alignment, self.dtype))
-        strides = packed_strides(self.extents) if self.strides is None else self.strides
-        object.__setattr__(self, "strides", _integers("strides", strides))
-        if len(strides) != len(self.extents):
+        extents = _integers("extents", self.extents)
+        if extents and min(extents) < 0:
+            raise InvalidValueError(f"Extents must not be negative: they are {extents}.")
+        alignment = _alignment(self.alignment, self.dtype)
+        given = self.strides
+        strides = packed_strides(extents) if given is None else _integers("strides", given)
+        if len(strides) != len(extents):
             raise InvalidValueError(
-                f"One stride for each extent: {len(self.extents)} extents {self.extents}, "
-                f"{len(strides)} strides {self.strides}."
+                f"One stride for each extent: {len(extents)} extents {extents}, "
+                f"{len(strides)} strides {strides}."
             )
+        for name, value in (("extents", extents), ("strides", strides), ("alignment", alignment)):
+            object.__setattr__(self, name, value)
 
     @classmethod
     def named(
@@ -150,7 +153,7 @@ def _require_hashable(name: str, value: Any) -> None:
 
 def _require_addressable(tensor: TensorDescriptor) -> None:
     """InvalidValueError for a tensor that no array can be: offsets are numbers of 64 bits."""
-    elements = prod(extent for extent in tensor.extents if extent)
+    elements = prod([extent for extent in tensor.extents if extent])
     needed = max(elements, span(tensor.extents, tensor.steps)) * item_size(tensor.dtype)
     if needed > ADDRESSABLE_BYTES:
         raise InvalidValueError(
@@ -170,8 +173,9 @@ class Operand:
     operator: Operator = Operator.IDENTITY
 
     def __post_init__(self) -> None:
-        require_kind("The tensor of an operand", self.tensor, TensorDescriptor)
-        require_kind("The operator of an operand", self.operator, Operator)
+        if type(self.tensor) is not TensorDescriptor or type(self.operator) is not Operator:
+            require_kind("The tensor of an operand", self.tensor, TensorDescriptor)
+            require_kind("The operator of an operand", self.operator, Operator)
         try:
             object.__setattr__(self, "modes", tuple(self.modes))
             hash(self.modes)
@@ -336,8 +340,10 @@ def _freeze(operation: OperationDescriptor, *more: str) -> None:
         value = getattr(operation, name)
         require_kind(name, value, tuple | list)
         object.__setattr__(operation, name, tuple(value))
-    for text in (*operation.labels, operation.dtype):
-        require_kind("A label, or a data type,", text, str)
+    texts = *operation.labels, operation.dtype
+    if not all([isinstance(text, str) for text in texts]):
+        for text in texts:
+            require_kind("A label, or a data type,", text, str)
 
 
 def _number_modes(operation: OperationDescriptor, *more: str) -> None:
@@ -348,9 +354,7 @@ def _number_modes(operation: OperationDescriptor, *more: str) -> None:
         require_kind("An operand", operand, Operand)
         _require_addressable(operand.tensor)
     if operation.labels:
-        for mode in (mode for operand in operands for mode in operand.modes):
-            if not isinstance(mode, int) or not 0 <= mode < len(operation.labels):
-                raise InvalidValueError(f"With labels, modes count them: {mode!r} does not.")
+        _check_numbers(operands, len(operation.labels))
         return
     numbers: dict[Any, int] = {}
     for operand in operation.inputs:
@@ -363,6 +367,13 @@ def _number_modes(operation: OperationDescriptor, *more: str) -> None:
         if operand is not None:
             object.__setattr__(operation, name, _numbered(operand, numbers))
     object.__setattr__(operation, "labels", tuple(map(str, numbers)))
+
+
+def _check_numbers(operands: Iterable[Operand], count: int) -> None:
+    for operand in operands:
+        for mode in operand.modes:
+            if not isinstance(mode, int) or not 0 <= mode < count:
+                raise InvalidValueError(f"With labels, modes count them: {mode!r} does not.")
 
 
 def _numbered(operand: Operand, numbers: Mapping[Any, int]) -> Operand:
@@ -381,7 +392,7 @@ def _find_rule(
     tensor = operation.output.tensor
     if overlaps(tensor.extents, tensor.steps):
         raise InvalidValueError(f"An output must not overlap itself: it is {tensor}.")
-    inputs = [operand.tensor.dtype for operand in operation.inputs]
+    inputs = tuple([operand.tensor.dtype for operand in operation.inputs])
     result = operation.output.tensor.dtype
     given = operation.dtype
     narrows = family in (Family.ELEMENTWISE, Family.PERMUTATION)
@@ -405,13 +416,8 @@ def _find_rule(
 
 def _check_operators(operation: OperationDescriptor, addend: Operand | None) -> None:
     """Refuse operators that an operand's type has not; CONJ of a real number is IDENTITY."""
-    inputs = []
-    for at, operand in enumerate(operation.inputs):
-        require(operand.operator, operand.tensor.dtype, f"operand {at}")
-        if operation.dtype == "object":
-            require(operand.operator, "object", f"operand {at}")
-        inputs.append(_without_idle_conj(operand))
-    object.__setattr__(operation, "inputs", tuple(inputs))
+    if any([operand.operator is not Operator.IDENTITY for operand in operation.inputs]):
+        _check_inputs(operation)
     if addend is not None:
         require(addend.operator, addend.tensor.dtype, "C")
         object.__setattr__(operation, "addend", _without_idle_conj(addend))
@@ -419,6 +425,16 @@ def _check_operators(operation: OperationDescriptor, addend: Operand | None) -> 
         raise InvalidValueError(
             f"The result has no operator: it got {operation.output.operator.name}."
         )
+
+
+def _check_inputs(operation: OperationDescriptor) -> None:
+    inputs = []
+    for at, operand in enumerate(operation.inputs):
+        require(operand.operator, operand.tensor.dtype, f"operand {at}")
+        if operation.dtype == "object":
+            require(operand.operator, "object", f"operand {at}")
+        inputs.append(_without_idle_conj(operand))
+    object.__setattr__(operation, "inputs", tuple(inputs))
 
 
 def _without_idle_conj(operand: Operand) -> Operand:
@@ -457,7 +473,7 @@ def _check_elementwise(operation: ElementwiseOperation) -> None:
         )
 
 
-class Algo(Enum):
+class Algo(Choice):
     """Shapes of step lists: what a plan is made of."""
 
     DEFAULT = "default"  # the cheapest by model
@@ -470,21 +486,21 @@ class Algo(Enum):
     ONE_PASS = "one pass"  # no product: elements permuted or reduced
 
 
-class JitMode(Enum):
+class JitMode(Choice):
     """Whether kernels are compiled for one descriptor; the host's kernels never are."""
 
     NONE = "none"  # a kernel serves all extents of its kind
     DEFAULT = "default"  # extents and strides are constants of the kernel
 
 
-class AutotuneMode(Enum):
+class AutotuneMode(Choice):
     """Whether calls measure candidates before one of them stays."""
 
     NONE = "none"
     INCREMENTAL = "incremental"  # each call runs the next candidate, then the fastest stays
 
 
-class CacheMode(Enum):
+class CacheMode(Choice):
     """Whether the plan is kept in the handle's plan cache."""
 
     NONE = "none"  # neither looked up nor kept
@@ -514,16 +530,17 @@ class PlanPreference:
     memory_limit: int | None = None
 
     def __post_init__(self) -> None:
-        require_kind("algo", self.algo, Algo)
-        require_kind("jit_mode", self.jit_mode, JitMode)
-        require_kind("autotune", self.autotune, AutotuneMode)
-        require_kind("cache_mode", self.cache_mode, CacheMode)
+        kinds = (("algo", Algo), ("jit_mode", JitMode), ("autotune", AutotuneMode))
+        for name, kind in (*kinds, ("cache_mode", CacheMode)):
+            if type(getattr(self, name)) is not kind:
+                require_kind(name, getattr(self, name), kind)
         if not is_integer(self.incremental_count) or self.incremental_count < 1:
             raise InvalidValueError(
                 f"incremental_count is an integer of 1 or more: it is {self.incremental_count!r}."
             )
-        object.__setattr__(self, "path", frozen(self.path))
-        _require_hashable("path", self.path)
+        if not isinstance(self.path, str):
+            object.__setattr__(self, "path", frozen(self.path))
+            _require_hashable("path", self.path)
         for name in ("workspace_limit", "memory_limit"):
             value = getattr(self, name)
             if isinstance(value, str):
@@ -536,8 +553,10 @@ class PlanPreference:
     @property
     def temporary_limit(self) -> int | None:
         """Bytes that temporary tensors may take by either limit; None without limits."""
-        limits = [x for x in (self.workspace_limit, self.memory_limit) if x is not None]
-        return min(limits, default=None)
+        one, other = self.workspace_limit, self.memory_limit
+        if one is None or other is None:
+            return other if one is None else one
+        return min(one, other)
 
 
 def _not_known() -> None:

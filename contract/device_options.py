@@ -18,7 +18,7 @@ from contract.kernels.blas import blas_takes
 from contract.kernels.blas_model import blas_compute, blas_seconds
 from contract.kernels.gett_model import best_shares
 from contract.kernels.product import Held, problem_of
-from contract.matrix_options import Blas, gemms, transposed, why_gemm, why_transposed
+from contract.matrix_options import Blas, gemms, transposed, ways, why_gemm, why_transposed
 from contract.packing import Orders, Permuted, is_flat_matrix, orders_of, permuted
 from contract.plan import Gemm, Gett, Kind, Loop, step_slots
 from contract.products import (
@@ -168,7 +168,8 @@ def _transposed_options(
 ) -> Iterator[Option]:
     """The quickest TTGT."""
     found = []
-    for each in transposed(problem, loops, blas):
+    for way in ways(problem, loops, blas):
+        each = transposed(problem, loops, way)
         if not blas_takes(each.gemm):
             continue
         packing = each.packing

@@ -11,6 +11,8 @@ from contract.evaluation import (
     beta_of,
     data_type,
     handle_for,
+    number_beta,
+    recalled,
     written_arguments,
 )
 from contract.handle import Handle
@@ -51,6 +53,13 @@ def permute(
     Source: cuTENSOR's permutation and its padding attributes.
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
+    scalars = alpha, 0, 0
+    asked = None
+    if padding is None:
+        asked = "permute", operator, padding_value, dtype, order, compute_type, memory_limit
+        found = recalled(handle, asked, expression, operands, out, None, scalars, stream)
+        if found is not None:
+            return found
     with LOGGER.call("permute", said(permute, locals())) if LOGGER.active else UNWATCHED:
         written, arrays = _asked(expression, operands, 1)
         form = Combination((), None if padding is None else _pairs(padding), padding_value)
@@ -62,8 +71,7 @@ def permute(
             dtype=data_type(dtype),
             form=form,
         )
-        scalars = alpha, 0, 0
-        return evaluate(handle, written, arrays, options, out, None, scalars, stream)
+        return evaluate(handle, written, arrays, options, out, None, scalars, stream, asked=asked)
 
 
 @whole
@@ -93,6 +101,12 @@ def reduce(
     Source: cuTENSOR's reduction.
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
+    asked = "reduce", op, operators, order, compute_type, memory_limit
+    factor = number_beta(c, beta)
+    if factor is not None:
+        found = recalled(handle, asked, expression, operands, out, c, (alpha, factor, 0), stream)
+        if found is not None:
+            return found
     with LOGGER.call("reduce", said(reduce, locals())) if LOGGER.active else UNWATCHED:
         written, arrays = _asked(expression, operands, 1)
         form = Reducing(binary(op))
@@ -100,7 +114,7 @@ def reduce(
             order, compute_type, frozen(operators), memory_limit=memory_limit, form=form
         )
         scalars = alpha, beta_of(c, beta), 0
-        return evaluate(handle, written, arrays, options, out, c, scalars, stream)
+        return evaluate(handle, written, arrays, options, out, c, scalars, stream, asked=asked)
 
 
 @whole
@@ -129,6 +143,11 @@ def elementwise_binary(
     Source: cuTENSOR's elementwise binary operation.
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
+    scalars = alpha, 0, gamma
+    asked = "binary", op, operators, dtype, order, compute_type, memory_limit
+    found = recalled(handle, asked, expression, operands, out, None, scalars, stream)
+    if found is not None:
+        return found
     with (
         LOGGER.call("elementwise_binary", said(elementwise_binary, locals()))
         if LOGGER.active
@@ -143,8 +162,7 @@ def elementwise_binary(
             dtype=data_type(dtype),
             form=Combination((binary(op),)),
         )
-        scalars = alpha, 0, gamma
-        return evaluate(handle, written, arrays, options, out, None, scalars, stream)
+        return evaluate(handle, written, arrays, options, out, None, scalars, stream, asked=asked)
 
 
 @whole
@@ -174,6 +192,11 @@ def elementwise_trinary(
     Source: cuTENSOR's elementwise trinary operation.
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
+    scalars = alpha, beta, gamma
+    asked = "trinary", op_ab, op_abc, operators, dtype, order, compute_type, memory_limit
+    found = recalled(handle, asked, expression, operands, out, None, scalars, stream)
+    if found is not None:
+        return found
     with (
         LOGGER.call("elementwise_trinary", said(elementwise_trinary, locals()))
         if LOGGER.active
@@ -188,8 +211,7 @@ def elementwise_trinary(
             dtype=data_type(dtype),
             form=Combination((binary(op_ab), binary(op_abc))),
         )
-        scalars = alpha, beta, gamma
-        return evaluate(handle, written, arrays, options, out, None, scalars, stream)
+        return evaluate(handle, written, arrays, options, out, None, scalars, stream, asked=asked)
 
 
 def _asked(

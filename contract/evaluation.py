@@ -10,7 +10,9 @@ import numpy as np
 from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.fitting import Cuts
 from contract.handle import Handle, default_handle, device_handle
-from contract.request import Options, Written, call_for
+from contract.logging import LOGGER
+from contract.order import frozen
+from contract.request import Options, Written, call_for, repeated
 from contract.run.arrays import (
     Array,
     Arrays,
@@ -21,6 +23,7 @@ from contract.run.arrays import (
 )
 from contract.run.call import BoundCall, Call
 from contract.run.cupy_module import cupy_of, import_cupy
+from contract.run.executor import Scalars
 from contract.run.libraries import library_of, numpy_type
 
 __all__ = [
@@ -32,9 +35,81 @@ __all__ = [
     "evaluate",
     "handle_for",
     "interleaved_arguments",
+    "number_beta",
+    "recalled",
     "require_kind",
+    "with_others",
     "written_arguments",
 ]
+
+
+Asked = Hashable  # a verb with its options, as the caller wrote them
+NUMBERS = (int, float, complex, np.generic)
+OUT, ADDED, UNREAD = 1, 2, 4  # what a key says of arrays beside the operands
+
+
+# --- calls like earlier ones ----------------------------------------------------------------------
+
+
+def recalled(
+    handle: Handle,
+    asked: Asked,
+    expression: Any,
+    operands: Sequence[Any],
+    out: Any = None,
+    c: Any = None,
+    scalars: Scalars = (1, 0, 0),
+    stream: Any = None,
+) -> Array | None:
+    """The result of a call like an earlier one, whose checks are not repeated; else None.
+
+    Its key has all that they look at, but for scalars and ``out``, which a Call looks at itself.
+    """
+    if stream is not None or LOGGER.active:
+        return None
+    written = expression
+    if type(expression) is not str:
+        written, operands = written_arguments(expression, tuple(operands))
+    arrays, beside = operands, 0
+    if out is not None or c is not None:
+        arrays, beside = with_others(operands, out, c, scalars[1])
+    layouts = handle.arrays.layouts(arrays)
+    if layouts is None:
+        return None
+    same = repeated(operands) if len(operands) > 2 else ()
+    call = _found(handle, (written, asked, same, beside, layouts))
+    return None if call is None else call.again(operands, scalars, out, c)
+
+
+def with_others(operands: Sequence[Any], out: Any, c: Any, beta: Any) -> tuple[Sequence[Any], int]:
+    """The operands with ``out`` and C, of which a key has the layouts, too; and which there are."""
+    beside = 0
+    if out is not None:
+        operands, beside = (*operands, out), OUT
+    if c is not None:
+        operands, beside = (*operands, c), beside | (UNREAD if beta == 0 else ADDED)
+    return operands, beside
+
+
+def _found(handle: Handle, key: tuple[Any, ...]) -> Call | None:
+    """The call that is kept under a key; lists in it count as tuples."""
+    try:
+        found: Call | None = handle.plans.find(key)
+    except TypeError:
+        key = frozen(key)
+        found = handle.plans.find(key) if _is_hashable(key) else None
+    return found
+
+
+def _is_hashable(x: Any) -> bool:
+    try:
+        hash(x)
+    except TypeError:
+        return False
+    return True
+
+
+# --- any call -------------------------------------------------------------------------------------
 
 
 def evaluate(
@@ -44,17 +119,18 @@ def evaluate(
     options: Options,
     out: Any = None,
     c: Any = None,
-    scalars: tuple[Any, Any, Any] = (1, 0, 0),
+    scalars: Scalars = (1, 0, 0),
     stream: Any = None,
     by: Callable[[Call], Call] | None = None,
+    asked: Asked = None,
 ) -> Array:
-    """A verb with its options checked and frozen; plans are cached under all of them.
+    """A verb with its options checked and frozen; its plan is kept for calls that ask the same.
 
     ``scalars`` are alpha, beta and gamma; with a beta of 0, ``c`` is checked and not read.
     ``by`` makes of the planned call the one that is run.
     """
     with handle.arrays.on(stream):
-        bound = bound_call(handle, written, operands, options, out, c, scalars)
+        bound = bound_call(handle, written, operands, options, out, c, scalars, asked)
         result = (bound if by is None else bound._replace(call=by(bound.call)))()
     return result if out is None else out
 
@@ -66,20 +142,51 @@ def bound_call(
     options: Options,
     out: Any = None,
     c: Any = None,
-    scalars: tuple[Any, Any, Any] = (1, 0, 0),
+    scalars: Scalars = (1, 0, 0),
+    asked: Asked = None,
 ) -> BoundCall:
     """What ``evaluate`` calls, on the current device and stream."""
-    kind = handle.arrays
-    flat = kind.layouts(operands)
+    kind, same = handle.arrays, repeated(operands)
     if out is not None:
         _check_output(kind, out)
-    if flat is None or not (_is_native(kind, out) and _is_native(kind, c)):
+    if not (_is_native(kind, out) and _is_native(kind, c)) or kind.layouts(operands) is None:
         operands = arrays_of(kind, operands, out, c)
-        flat = kind.layouts(operands)
-    assert flat is not None  # all are plain, and where they lie is current
     target = None if out is None else kind.as_array(out)  # a subclass has its own shapes
     addend = None if c is None else kind.as_array(c)
-    return _bound(handle, written, operands, flat, options, target, addend, scalars)
+    asked = frozen(asked)
+    if asked is None or not _is_hashable(asked):
+        asked = options
+    arrays, beside = with_others(operands, target, addend, scalars[1])
+    layouts = kind.layouts(arrays)
+    assert layouts is not None  # all are plain, and where they lie is current
+    unread = bool(beside & UNREAD)
+    key = written, asked, same, beside, layouts
+    call = handle.plans.find(key)
+    if call is None:
+        call = _planned(handle, written, operands, options, target, addend, unread)
+        handle.plans.remember(call.loaded, key, call)
+    return BoundCall(call, operands, target, None if unread else addend, scalars)
+
+
+def _planned(
+    handle: Handle,
+    written: Written,
+    arrays: Sequence[Array],
+    options: Options,
+    target: Array | None,
+    addend: Array | None,
+    unread: bool,
+) -> Call:
+    """A call for such arrays; a C that is not read is checked all the same."""
+    layout = handle.arrays.layout
+    layouts = [layout(x) for x in arrays]
+    out = None if target is None else layout(target)
+    c = None if addend is None else layout(addend)
+    call = call_for(handle, written, layouts, options, out, c, runs=True)
+    if not unread:
+        return call
+    options = _without_operator_of_c(options, len(layouts))
+    return call_for(handle, written, layouts, options, out, runs=True)
 
 
 def _check_output(kind: Arrays, out: Any) -> None:
@@ -92,44 +199,6 @@ def _check_output(kind: Arrays, out: Any) -> None:
 def _is_native(kind: Arrays, x: Any) -> bool:
     """Whether ``x`` is nothing, or of the kind itself and of no library that builds on it."""
     return x is None or (kind.owns(x) and library_of(x) is None)
-
-
-def _bound(
-    handle: Handle,
-    written: Written,
-    arrays: Sequence[Array],
-    flat: Sequence[Any],
-    options: Options,
-    target: Array | None,
-    addend: Array | None,
-    scalars: tuple[Any, Any, Any],
-) -> BoundCall:
-    """The call for plain arrays, whose layouts in a row are ``flat``."""
-    unread = addend is not None and scalars[1] == 0
-    layout = handle.arrays.layout
-    others = (
-        None if target is None else layout(target),
-        None if addend is None else layout(addend),
-    )
-    key: Hashable = (written, options, *flat, *others, unread)
-    if others == (None, None) and _is_plain(options):
-        head = (written, options.order, options.compute_type, options.optimize)
-        key = (*head, options.memory_limit, options.preference, options.same, *flat)
-    call = handle.plans.find(key)
-    if call is None:
-        layouts = [layout(x) for x in arrays]
-        call = call_for(handle, written, layouts, options, others[0], others[1], runs=True)
-        if unread:
-            options = _without_operator_of_c(options, len(layouts))
-            call = call_for(handle, written, layouts, options, others[0], runs=True)
-        handle.plans.remember(call.loaded, key, call)
-    return BoundCall(call, arrays, target, None if unread else addend, scalars)
-
-
-def _is_plain(options: Options) -> bool:
-    """Whether ``contract`` looks a call with these options up by itself."""
-    beyond = options.operators, options.dtype, options.form, options.slices, options.axes
-    return beyond == (None,) * len(beyond)
 
 
 def _without_operator_of_c(options: Options, count: int) -> Options:
@@ -229,6 +298,13 @@ def cuts_of(slices: Any) -> Cuts | None:
             f"slices are modes, or a mapping from modes to numbers of chunks: they are {slices!r}."
         ) from None
     return cuts
+
+
+def number_beta(c: Any, beta: Any) -> Any:
+    """``beta_of`` where nothing has to be looked at; None where something has."""
+    if beta is None:
+        return 0 if c is None else 1
+    return beta if c is not None and isinstance(beta, NUMBERS) else None
 
 
 def beta_of(c: Any, beta: Any) -> Any:

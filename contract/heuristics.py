@@ -126,30 +126,38 @@ class Cpu:
         """Floating-point operations per second of matrix products in ``dtype``."""
         return self.blas_flops.of(dtype) if is_blas_type(dtype) else self.plain_flops
 
+    def multiplying(self, products: int, dtype: str) -> float:
+        """So many multiply-adds by BLAS."""
+        return (8 if is_complex(dtype) else 2) * products / self.flops(dtype)
+
     def product_seconds(self, count: int, m: int, n: int, k: int, dtype: str) -> float:
         """``count`` products of an m x k by a k x n matrix, operands in cache.
 
         BLAS repacks its operands in every call: that is what makes thin products slow.
         """
-        flops = (8 if is_complex(dtype) else 2) * m * n * k
         size = item_size(dtype)
         repacked = (m + n) * k * size / self.repacking_bandwidth
         written = m * n * size / self.cache_bandwidth
-        return count * (self.product + flops / self.flops(dtype) + repacked + written)
+        multiplied = self.multiplying(m * n * k, dtype)
+        return count * (self.product + multiplied + repacked + written)
 
     def stream_seconds(self, elements: int, run: int, dtype: str, writes: bool = False) -> float:
         """Reading or writing ``elements`` in memory, in runs of ``run`` contiguous ones.
 
         Nothing waits for what is written, nor for what shares a line with what was read before.
         """
-        size, run = item_size(dtype), max(run, 1)
-        wasted = max(1.0, self.line / (run * size))
-        moved = elements * size * min(wasted, self.line / size)
-        near = elements * size <= self.panel_bytes[-1]
-        bandwidth = self.near_bandwidth if near else self.memory_bandwidth
-        jumps = elements / run
-        far = 0.0 if near or writes else min(jumps, elements * size / self.line)
-        return moved / bandwidth + far * self.far_jump + (jumps - far) * self.jump
+        size, line = item_size(dtype), self.line
+        asked, together = elements * size, (run or 1) * size
+        moved = asked * min(line / together, line / size) if together < line else asked
+        jumps = elements / (run or 1)
+        if writes or asked <= self.panel_bytes[-1]:
+            return moved / self._bandwidth(asked) + jumps * self.jump
+        far = min(jumps, asked / line)
+        return moved / self._bandwidth(asked) + far * self.far_jump + (jumps - far) * self.jump
+
+    def _bandwidth(self, size: int) -> float:
+        near = size <= self.panel_bytes[-1]
+        return self.near_bandwidth if near else self.memory_bandwidth
 
     def permute_seconds(self, elements: int, dtype: str) -> float:
         """Copying a tensor in memory in another order of its modes."""

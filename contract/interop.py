@@ -15,6 +15,7 @@ import numpy as np
 
 from contract import evaluation
 from contract.errors import NotSupportedError
+from contract.evaluation import Asked
 from contract.expression import Expression, mode_extents
 from contract.fitting import Cuts
 from contract.gradients import GIVEN, Derivative, gradient, tangent
@@ -34,12 +35,12 @@ from contract.request import (
 from contract.request_text import request_of, text_of
 from contract.run.arrays import Array, Layout, is_array
 from contract.run.call import Call
+from contract.run.executor import Scalars
 from contract.run.libraries import ArrayLibrary, library_among, loaded_libraries
 
 __all__ = ["evaluate", "joined", "prepare_libraries"]
 
 Tensor = Any  # an array of a library
-Scalars = tuple[Any, Any, Any]  # alpha, beta, gamma
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -59,6 +60,7 @@ def evaluate(
     scalars: Scalars = (1, 0, 0),
     stream: Any = None,
     by: Callable[[Call], Call] | None = None,
+    asked: Asked = None,
 ) -> Any:
     """A verb with its options checked and frozen, on arrays of any kind.
 
@@ -67,7 +69,9 @@ def evaluate(
     given = operands if c is None else (*operands, c)
     library = library_among(given)
     if library is None:
-        return evaluation.evaluate(handle, written, operands, options, out, c, scalars, stream, by)
+        return evaluation.evaluate(
+            handle, written, operands, options, out, c, scalars, stream, by, asked
+        )
     device = handle.arrays.device
     tensors = [_tensor(library, x) for x in given]
     if out is not None or not all(library.owns(x) and library.device(x) == device for x in tensors):

@@ -92,13 +92,15 @@ def offset_bounds(extents: Sequence[int], strides: Sequence[int]) -> tuple[int, 
     if 0 in extents:
         return 0, 0
     reaches = [stride * (n - 1) for n, stride in zip(extents, strides, strict=True)]
-    return sum(r for r in reaches if r < 0), sum(r for r in reaches if r > 0)
+    return sum([r for r in reaches if r < 0]), sum([r for r in reaches if r > 0])
 
 
 def span(extents: Sequence[int], strides: Sequence[int]) -> int:
     """Elements of memory between the first and the last address, both included."""
-    low, high = offset_bounds(extents, strides)
-    return 0 if 0 in extents else high - low + 1
+    if 0 in extents:
+        return 0
+    reaches = [abs(stride) * (n - 1) for n, stride in zip(extents, strides, strict=True)]
+    return sum(reaches) + 1
 
 
 # --- predicates ---------------------------------------------------------------------------------
@@ -156,10 +158,10 @@ def overlaps(extents: Sequence[int], strides: Sequence[int]) -> bool:
         )
     if 0 in extents:
         return False
-    dims = sorted((abs(s), n) for n, s in zip(extents, strides, strict=True) if n > 1)
-    if any(stride == 0 for stride, _ in dims):
+    dims = sorted([(abs(s), n) for n, s in zip(extents, strides, strict=True) if n > 1])
+    if dims and dims[0][0] == 0:
         return True
-    reaches = list(accumulate((stride * (n - 1) for stride, n in dims), initial=0))
+    reaches = list(accumulate([stride * (n - 1) for stride, n in dims], initial=0))
     while dims and dims[-1][0] > reaches[len(dims) - 1]:
         dims.pop()  # no sum of the smaller steps makes up for this one
     if not dims or prod(n for _, n in dims) > reaches[len(dims)] + 1:

@@ -7,6 +7,8 @@ steps cost is the machine's to say.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product as combinations
+from itertools import takewhile
+from operator import attrgetter
 
 from contract.compute import is_blas_type
 from contract.operators import Operator
@@ -24,7 +26,7 @@ from contract.products import (
     product_step,
 )
 
-__all__ = ["Blas", "Transposed", "gemms", "transposed", "why_gemm", "why_transposed"]
+__all__ = ["Blas", "Transposed", "Way", "gemms", "transposed", "ways", "why_gemm", "why_transposed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,28 +116,37 @@ class Transposed:
         return (*self.packing.before, self.gemm, *self.packing.after)
 
 
-def transposed(
-    problem: ProductProblem, loops: tuple[Loop, ...], blas: Blas
-) -> Iterator[Transposed]:
-    """TTGT with every order of the matrices' rows and columns; none where BLAS has no such sums.
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The loops of the matrices' rows and columns in order, and the operands copied for that.
+
+    A copy of A or B is in the type ``factors``, one of D in the product's.
+    """
+
+    orders: Orders
+    copied: tuple[Stride, ...]
+    factors: str
+
+
+def ways(problem: ProductProblem, loops: tuple[Loop, ...], blas: Blas) -> list[Way]:
+    """Every order of rows and columns; none where BLAS has no such sums.
 
     Where nothing is to be permuted the product is one of ``gemms``.
     """
     factors = blas.factors(problem)
     if factors is None:
-        return
-    runs = [loop.modes for loop in loops]  # which copies keep
-    for orders in matrix_orders(loops):
-        copied = _no_matrices(problem, orders, factors)
-        if not copied:
-            return
-        packing = permuted(problem, orders, copied, factors)
-        table = loop_table(packing.inner, runs)
-        batch = tuple(loop for loop in table if loop.kind is Kind.BATCH)
-        rest = tuple(loop for loop in table if loop.kind is not Kind.BATCH)
-        yield Transposed(
-            packing, product_step(Gemm, packing.inner, (*_outermost_last(batch), *rest))
-        )
+        return []
+    every = (Way(x, _no_matrices(problem, x, factors), factors) for x in matrix_orders(loops))
+    return list(takewhile(attrgetter("copied"), every))
+
+
+def transposed(problem: ProductProblem, loops: tuple[Loop, ...], way: Way) -> Transposed:
+    """The product in this way."""
+    packing = permuted(problem, way.orders, way.copied, way.factors)
+    table = loop_table(packing.inner, [loop.modes for loop in loops])  # runs, which copies keep
+    batch = tuple([loop for loop in table if loop.kind is Kind.BATCH])
+    rest = [loop for loop in table if loop.kind is not Kind.BATCH]
+    return Transposed(packing, product_step(Gemm, packing.inner, (*_outermost_last(batch), *rest)))
 
 
 def why_transposed(packing: Permuted) -> str:
@@ -143,7 +154,7 @@ def why_transposed(packing: Permuted) -> str:
     return f"{count} tensor{'s' * (count != 1)} permuted"
 
 
-def _no_matrices(problem: ProductProblem, orders: Orders, factors: str) -> list[Stride]:
+def _no_matrices(problem: ProductProblem, orders: Orders, factors: str) -> tuple[Stride, ...]:
     """The operands that BLAS cannot use where they lie."""
     m, n, k = orders[Kind.M], orders[Kind.N], orders[Kind.K]
     direct_d = problem.c is None and problem.d.dtype in (factors, problem.dtype)
@@ -152,8 +163,9 @@ def _no_matrices(problem: ProductProblem, orders: Orders, factors: str) -> list[
         (STRIDE_B, is_direct(problem.b, factors), k, n),
         (STRIDE_D, direct_d, m, n),
     )
-    return [
+    found = [
         stride
         for stride, direct, rows, columns in matrices
         if not (direct and is_flat_matrix(stride, rows, columns))
     ]
+    return tuple(found)

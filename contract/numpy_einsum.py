@@ -73,7 +73,7 @@ def einsum(
             except TypeError:  # an explicit path may be a list
                 call = None
             if call is not None:
-                result = call.fresh(given, 1)
+                result = call.again(given, (1, 0, 0))
                 return result if result.ndim else result[()]
     with LOGGER.call("einsum", said(einsum, locals())) if LOGGER.active else UNWATCHED:
         if any(map(is_overridden, (*operands, out))):
@@ -159,7 +159,9 @@ def _einsum(
 
 
 def _fresh(call: Call, arrays: Sequence[Array]) -> Array:
-    return call.into(arrays, None, None, (1, 0, 0)) if LOGGER.active else call.fresh(arrays, 1)
+    return (
+        call.into(arrays, None, None, (1, 0, 0)) if LOGGER.active else call.again(arrays, (1, 0, 0))
+    )
 
 
 class _Request:

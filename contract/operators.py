@@ -1,7 +1,6 @@
 """Operators on elements: which exist, and which data types each accepts."""
 
-from enum import Enum
-
+from contract.choices import Choice
 from contract.compute import has_compute_type, is_complex, is_real_floating
 from contract.errors import InvalidValueError, UnsupportedTypeError
 
@@ -17,7 +16,7 @@ __all__ = [
 ]
 
 
-class Operator(Enum):
+class Operator(Choice):
     """Unary operators y = op(x), with cuTENSOR's names in lower case as values."""
 
     IDENTITY = "identity"
@@ -50,7 +49,7 @@ class Operator(Enum):
     SOFT_SIGN = "soft_sign"
 
 
-class BinaryOperator(Enum):
+class BinaryOperator(Choice):
     """Binary operators z = op(x, y); MAX and MIN propagate NaN."""
 
     ADD = "add"

@@ -1,7 +1,6 @@
 """N operands -> a sequence of pairwise operations. The only importer of opt_einsum."""
 
-from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
@@ -14,11 +13,13 @@ __all__ = [
     "Pair",
     "Path",
     "contraction_path",
+    "counted",
     "explicit_path",
     "frozen",
     "is_path_name",
     "is_searched",
     "is_slight",
+    "pairs_along",
     "pairs_of",
 ]
 
@@ -46,12 +47,20 @@ class Pair:
 def pairs_of(
     inputs: Sequence[Modes], output: Modes, extents: Sequence[int], path: Hashable | Any
 ) -> tuple[Pair, ...]:
-    """N-1 pairs that contract ``inputs`` to ``output``; ``path`` as opt_einsum's ``optimize``.
+    """N-1 pairs that contract ``inputs`` to ``output``; ``path`` as opt_einsum's ``optimize``."""
+    return pairs_along(inputs, output, extents, contraction_path(inputs, output, extents, path))
 
-    InvalidValueError for a path with a result that no slices make small enough.
+
+def pairs_along(
+    inputs: Sequence[Modes], output: Modes, extents: Sequence[int], path: Path
+) -> tuple[Pair, ...]:
+    """The pairs of a path that ``contraction_path`` found.
+
+    InvalidValueError for a result that no slices make small enough.
     """
-    pairs = _pairs(inputs, output, contraction_path(inputs, output, extents, path))
-    bits = max((prod([extents[x] for x in pair.modes]).bit_length() for pair in pairs), default=0)
+    pairs = _pairs(inputs, output, path)
+    sizes = [prod([extents[mode] for mode in pair.modes]) for pair in pairs]
+    bits = max(sizes, default=0).bit_length()
     if bits > MOST_BITS:
         raise InvalidValueError(
             f"A result on the path has fewer than 2^{MOST_BITS} elements: one has 2^{bits - 1} "
@@ -63,7 +72,7 @@ def pairs_of(
 def _pairs(inputs: Sequence[Modes], output: Modes, path: Path) -> tuple[Pair, ...]:
     alive = list(range(len(inputs)))
     modes = list(inputs)
-    holders = Counter(chain(output, *inputs))  # of each mode, the output included
+    holders = counted(chain(output, *inputs))  # of each mode, the output included
     pairs: list[Pair] = []
     for group in path:
         taken = [alive[position] for position in group]
@@ -78,11 +87,19 @@ def _pairs(inputs: Sequence[Modes], output: Modes, path: Path) -> tuple[Pair, ..
     return tuple(pairs)
 
 
-def _left_over(one: Modes, other: Modes, holders: Counter[int]) -> Modes:
+def counted(modes: Iterable[int]) -> dict[int, int]:
+    """How often there is each mode; for a few of them quicker than a Counter."""
+    found: dict[int, int] = {}
+    for mode in modes:
+        found[mode] = found.get(mode, 0) + 1
+    return found
+
+
+def _left_over(one: Modes, other: Modes, holders: dict[int, int]) -> Modes:
     """The modes of a product that are needed still; it takes its factors' place as a holder."""
     for mode in one & other:
         holders[mode] -= 1
-    return frozenset(mode for mode in one | other if holders[mode] > 1)
+    return frozenset([mode for mode in one | other if holders[mode] > 1])
 
 
 # --- what looking for a better plan is worth ------------------------------------------------------
@@ -194,7 +211,7 @@ def _sizes(extents: Sequence[int]) -> list[int]:
 
 
 def _require_path(path: Any) -> None:
-    known = isinstance(path, bool) or callable(path) or path == "auto"
+    known = path == "auto" or isinstance(path, bool) or callable(path)
     if not known and not (isinstance(path, str) and is_path_name(path)):
         raise InvalidValueError(
             "optimize must be a bool, a path, an optimizer or the name of one of opt_einsum's "

@@ -28,7 +28,7 @@ from contract.products import (
     run_length,
 )
 
-__all__ = ["panel_options"]
+__all__ = ["least_by_panels", "panel_options"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,12 @@ class _Space:
     visits: tuple[int, ...]
     dtype: str
     cpu: Cpu
+
+
+def least_by_panels(products: int, dtype: str, cpu: Cpu) -> float:
+    """What so many multiply-adds by panels take at least: one block, nothing packed."""
+    seconds = cpu.call + cpu.panels + cpu.block + cpu.product
+    return seconds + cpu.multiplying(products, dtype)
 
 
 def panel_options(problem: ProductProblem, loops: tuple[Loop, ...], cpu: Cpu) -> Iterator[Option]:

@@ -6,9 +6,9 @@ kinds of steps, and every executor, the explainer and the workspace read the sam
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from math import prod
 
+from contract.choices import Choice
 from contract.compute import ComputeType, is_complex
 from contract.descriptors import (
     Algo,
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 
-class SlotKind(Enum):
+class SlotKind(Choice):
     """What a slot holds; the caller gives all but the temporaries."""
 
     INPUT = "input"
@@ -80,7 +80,7 @@ class View:
     strides: tuple[int, ...]
 
 
-class Scalar(Enum):
+class Scalar(Choice):
     """The scalars of an execution; the values are their places in a tuple of them."""
 
     ALPHA = 0
@@ -145,7 +145,7 @@ class Reduce:
     addend: Source | None = None
 
 
-class Kind(Enum):
+class Kind(Choice):
     """Which operands of a product have a mode: l all, m A and D, n B and D, k A and B."""
 
     BATCH = "l"
@@ -409,6 +409,8 @@ def step_slots(step: Step) -> Iterator[int]:
 def lifetimes(slots: Sequence[Slot], steps: Sequence[Step]) -> dict[int, tuple[int, int]]:
     """For each temporary slot the step that writes it and the last that reads it."""
     found: dict[int, tuple[int, int]] = {}
+    if all([slot.kind is not SlotKind.TEMPORARY for slot in slots]):
+        return found
     for at, step in enumerate(steps):
         for slot in step_slots(step):
             if slots[slot].kind is SlotKind.TEMPORARY:

@@ -5,11 +5,11 @@ not is summed before anything else; a mode of stride 0 is dropped where another 
 modes of extent 1 do not take part.
 """
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, pairwise
 from math import prod
+from operator import attrgetter
 
 from contract.candidates import Machine, options
 from contract.compute import is_complex, item_size, real_of
@@ -29,7 +29,7 @@ from contract.heuristics import HOST, Cpu
 from contract.layout import diagonal, packed_strides
 from contract.network import Layout, Twin, mode_orders, scheduled, twins, unformed
 from contract.operators import BinaryOperator, Operator
-from contract.order import Pair, Path, contraction_path, pairs_of
+from contract.order import Pair, Path, contraction_path, counted, pairs_along
 from contract.plan import (
     Candidate,
     Decision,
@@ -46,7 +46,7 @@ from contract.plan import (
     lifetimes,
     step_slots,
 )
-from contract.products import Option, ProductProblem, Term, likeness, named
+from contract.products import Option, ProductProblem, Search, Term, likeness, named
 from contract.workspace import Lifetime, place, rounded
 
 __all__ = ["addend_alone", "make_plan", "operation_extents", "ranked_plans"]
@@ -72,10 +72,10 @@ class _Network:
 class _Known:
     """What the plans of one operation have in common, whatever their rank.
 
-    ``options`` are those of one product of each kind, by its likeness and by whether only the best
-    matters.
+    ``options`` are those of one product of each kind, by its likeness and by the search for them.
     """
 
+    every: bool = True  # way to do a lone product is looked for, even if it is certain to lose
     network: _Network | None = None
     options: dict[Hashable, tuple[ProductProblem, list[Option]]] = field(default_factory=dict)
 
@@ -95,10 +95,16 @@ def make_plan(
 
 
 def ranked_plans(
-    operation: OperationDescriptor, preference: PlanPreference, machine: Machine
+    operation: OperationDescriptor,
+    preference: PlanPreference,
+    machine: Machine,
+    every: bool = True,
 ) -> Iterator[Plan]:
-    """Plans by increasing predicted time, from ``kernel_rank`` on; only that one if not 0."""
-    known = _Known()
+    """Plans by increasing predicted time, from ``kernel_rank`` on; only that one if not 0.
+
+    Without ``every`` the first one does not tell of candidates that are certain to lose.
+    """
+    known = _Known(every)
     yield _made(operation, preference, machine, known)
     for rank in count(1) if preference.kernel_rank == 0 else ():
         try:
@@ -156,6 +162,8 @@ def addend_alone(operation: OperationDescriptor, output: TensorDescriptor) -> El
 def _check_result(
     name: str, operand: Operand, extents: Sequence[int], labels: Sequence[str]
 ) -> None:
+    if operand.tensor.extents == tuple(extents):
+        return
     for mode, extent, wanted in zip(operand.modes, operand.tensor.extents, extents, strict=True):
         if extent != wanted:
             raise InvalidValueError(
@@ -205,14 +213,15 @@ def _places(modes: Sequence[int], wanted: Sequence[int]) -> list[int]:
 
 def _without_broadcasts(terms: list[Term]) -> list[Term]:
     """Drop a mode of stride 0 from a term while another term still has the mode."""
-    if not any(0 in term.strides for term in terms):
+    if not any([0 in term.strides for term in terms]):
         return terms
-    holders = Counter(chain.from_iterable(term.modes for term in terms))
+    holders = counted(chain.from_iterable([term.modes for term in terms]))
     result = []
     for term in terms:
         if 0 in term.strides:
             strides = {m: s for m, s in term.by_mode.items() if s or holders[m] == 1}
-            holders.subtract(set(term.modes) - strides.keys())
+            for mode in term.modes:
+                holders[mode] -= mode not in strides
             term = replace(term, modes=tuple(strides), strides=tuple(strides.values()))
         result.append(term)
     return result
@@ -302,7 +311,7 @@ class _Builder:
     def _naive_flops(self) -> int:
         """Operations of the single loop nest over all modes."""
         factors = len(self.operation.inputs)
-        summed = len(self.target.modes) < sum(extent != 1 for extent in self.extents)
+        summed = len(self.target.modes) < len(self.extents) - self.extents.count(1)
         each = max(factors - 1 + summed, 1)
         return prod(self.extents) * each * (4 if is_complex(self.accumulator) else 1)
 
@@ -417,7 +426,7 @@ class _Builder:
         self, terms: Sequence[Term], network: _Network, addend: Term | None
     ) -> frozenset[int]:
         """The results that are not formed, unless something particular is asked."""
-        if network.same or addend is not None or not self._is_plain():
+        if len(network.pairs) == 1 or network.same or addend is not None or not self._is_plain():
             return frozenset()
         leaves = [frozenset(term.modes) for term in terms]
         return unformed(network.pairs, leaves, self._elements)
@@ -435,7 +444,7 @@ class _Builder:
         """The path, and its products in an order that keeps little memory alive."""
         modes, kept = [frozenset(term.modes) for term in terms], frozenset(needed)
         path = contraction_path(modes, kept, self.extents, self.preference.path)
-        pairs = pairs_of(modes, kept, self.extents, path)
+        pairs = pairs_along(modes, kept, self.extents, path)
         return path, scheduled(pairs, len(terms), self._elements)
 
     def _twins(self, terms: Sequence[Term], pairs: Sequence[Pair]) -> dict[int, Twin]:
@@ -511,7 +520,7 @@ class _Builder:
         return result
 
     def _reduce_lone_modes(self, terms: list[Term], needed: set[int]) -> list[Term]:
-        holders = Counter(chain.from_iterable(term.modes for term in terms))
+        holders = counted(chain.from_iterable([term.modes for term in terms]))
         lone = {mode for mode, count in holders.items() if count == 1} - needed
         if not lone:
             return terms
@@ -591,12 +600,12 @@ class _Builder:
         chosen = self._choose(found)
         self._place_result(d)
         self.slots += [Slot(SlotKind.TEMPORARY, tensor) for tensor in chosen.temporaries]
-        row = tuple(
+        row = [
             Candidate(each.algo, each.seconds, each.reason, each is chosen, each.copying)
             for each in found
-        )
+        ]
         self.steps += named(chosen.steps, like, problem)
-        self.considered.append(Decision(len(chosen.steps), row))
+        self.considered.append(Decision(len(chosen.steps), tuple(row)))
         return d
 
     def _place_result(self, d: Term) -> None:
@@ -608,17 +617,21 @@ class _Builder:
 
     def _options(self, problem: ProductProblem) -> tuple[ProductProblem, list[Option]]:
         """The ways to do a product like this one by increasing time; networks have many alike."""
-        brief, known = self._is_brief(), self.known.options
-        key = likeness(problem), brief
+        search, known = self._search(), self.known.options
+        key = likeness(problem), search
         if key not in known:
-            found = options(problem, self.machine, brief=brief)
-            found.sort(key=lambda option: option.seconds)
+            found = options(problem, self.machine, search)
+            found.sort(key=attrgetter("seconds"))
             known[key] = problem, found
         return known[key]
 
-    def _is_brief(self) -> bool:
-        """Whether only the winner matters: in networks, unless something particular is asked."""
-        return self._is_plain() and self.preference.temporary_limit is None and self.count > 2
+    def _search(self) -> Search:
+        """Only the winner matters unless something particular is asked, in networks most of all."""
+        if not self._is_plain() or self.preference.temporary_limit is not None:
+            return Search.ALL
+        if self.count > 2:
+            return Search.BRIEF
+        return Search.ALL if self.known.every else Search.WINNER
 
     def _is_plain(self) -> bool:
         """Whether neither an algorithm nor a rank is asked for."""
@@ -669,10 +682,10 @@ class _Builder:
         return term
 
     def _elements(self, modes: Iterable[int]) -> int:
-        return prod(self.extents[mode] for mode in modes)
+        return prod([self.extents[mode] for mode in modes])
 
     def _extents_of(self, term: Term) -> tuple[int, ...]:
-        return tuple(self.extents[mode] for mode in term.modes)
+        return tuple([self.extents[mode] for mode in term.modes])
 
     def _add(self, step: Permute | Reduce | Elementwise, reason: str) -> None:
         moved = sum(self.slots[slot].bytes for slot in step_slots(step))

@@ -177,7 +177,7 @@ class Planning:
         self, operation: OperationDescriptor, preference: PlanPreference
     ) -> Iterator[Plan]:
         _require_types(operation, self._arrays)
-        return ranked_plans(operation, preference, self._executor.machine)
+        return ranked_plans(operation, preference, self._executor.machine, every=LOGGER.active)
 
     def _restored(
         self, operation: OperationDescriptor, preference: PlanPreference
@@ -263,7 +263,7 @@ def _require_types(operation: OperationDescriptor, arrays: Arrays) -> None:
     """UnsupportedTypeError for a data type that arrays of the kind cannot have."""
     operands = [*operation.inputs, operation.output]
     operands += [] if operation.addend is None else [operation.addend]
-    for dtype in (operation.dtype, *(operand.tensor.dtype for operand in operands)):
+    for dtype in (operation.dtype, *[operand.tensor.dtype for operand in operands]):
         if dtype not in arrays.types:
             raise UnsupportedTypeError(
                 f"Data type {dtype!r} is not one of a {arrays.kind}; supported are "

@@ -4,13 +4,15 @@ The modules that find ways to run a product (host_options, device_options, and t
 panels and matrices) share these tables; everything here is arithmetic on plain integers.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count
+from enum import auto
+from itertools import count
 from math import prod
-from operator import attrgetter
-from typing import TypeVar, assert_never
+from operator import attrgetter, itemgetter
+from typing import Any, TypeVar, assert_never
 
+from contract.choices import Choice
 from contract.compute import ComputeType
 from contract.descriptors import Algo, TensorDescriptor
 from contract.operators import BinaryOperator, Operator
@@ -36,11 +38,13 @@ __all__ = [
     "STRIDE_D",
     "Option",
     "ProductProblem",
+    "Search",
     "Stride",
     "Term",
     "block_rank",
     "elementwise_step",
     "extent_of",
+    "extents_of",
     "first_stride",
     "has_lone_sum",
     "is_direct",
@@ -56,6 +60,7 @@ __all__ = [
 Stride = Callable[[Loop], int]
 ProductStep = TypeVar("ProductStep", Gemm, Gett)
 PassStep = TypeVar("PassStep", Permute, Elementwise, Reduce)
+_EXTENT: Callable[[Loop], int] = attrgetter("extent")
 STRIDE_A: Stride = attrgetter("a")
 STRIDE_B: Stride = attrgetter("b")
 STRIDE_D: Stride = attrgetter("d")
@@ -79,7 +84,7 @@ class Term:
     def view(self, modes: Iterable[int]) -> View:
         """The term seen through dimensions ``modes``, of stride 0 where it has not the mode."""
         strides = self.by_mode
-        return View(self.slot, tuple(strides.get(mode, 0) for mode in modes))
+        return View(self.slot, tuple([strides.get(mode, 0) for mode in modes]))
 
     def source(self, modes: Iterable[int], scalar: Scalar | None = None) -> Source:
         """The same with the term's operator, scaled where a scalar is given."""
@@ -90,7 +95,7 @@ class Term:
         """The modes by increasing absolute stride."""
         steps = map(abs, self.strides)
         ordered = sorted(zip(steps, count(), self.modes, strict=False))
-        return tuple(mode for _, _, mode in ordered)
+        return tuple([mode for _, _, mode in ordered])
 
     @property
     def apart_from_names(self) -> tuple[Hashable, ...]:
@@ -126,6 +131,14 @@ class ProductProblem:
         """A, B, D, and C where there is one."""
         three = self.a, self.b, self.d
         return three if self.c is None else (*three, self.c)
+
+
+class Search(Choice):
+    """Which ways to do a product are looked for."""
+
+    ALL = auto()
+    WINNER = auto()  # not those that are certain to take longer than others
+    BRIEF = auto()  # nor those that most often do
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,19 +253,19 @@ def loop_table(
     """
     a, b, d = problem.a.by_mode, problem.b.by_mode, problem.d.by_mode
     c = {} if problem.c is None else problem.c.by_mode
-    runs = [(mode,) for mode in {**d, **a, **b}] if runs is None else runs
-    loops = [
-        Loop(
-            _KINDS.get((fast in a, fast in b, fast in d), Kind.K),
-            prod([problem.extents[mode] for mode in modes]),
-            *(a.get(fast, 0), b.get(fast, 0), d.get(fast, 0), c.get(fast, 0)),
-            modes,
-        )
-        for modes in runs
-        for fast in modes[:1]
-    ]
-    table = sorted(_fused(loops), key=lambda loop: (loop.kind.value, abs(loop.d), abs(loop.a)))
-    return tuple(table)
+    extents = problem.extents
+    loops = []
+    for modes in [(mode,) for mode in {**d, **a, **b}] if runs is None else runs:
+        fast = modes[0]
+        kind = _KINDS.get((fast in a, fast in b, fast in d), Kind.K)
+        extent = extents[fast] if len(modes) == 1 else prod([extents[mode] for mode in modes])
+        strides = a.get(fast, 0), b.get(fast, 0), d.get(fast, 0), c.get(fast, 0)
+        loops.append((sum(map(abs, strides)), Loop(kind, extent, *strides, modes)))
+    loops.sort(key=_FIRST, reverse=True)
+    fused = _fused([loop for _, loop in loops])
+    table = [((_RANKS[x.kind], abs(x.d), abs(x.a)), x) for x in fused]
+    table.sort(key=_FIRST)
+    return tuple([loop for _, loop in table])
 
 
 # By whether A, B and D have the mode. One of a single operand is of kind k too: the other has
@@ -264,32 +277,30 @@ _KINDS = {
 }
 
 
-def _fused(loops: Iterable[Loop]) -> Iterator[Loop]:
+_RANKS = {Kind.K: 0, Kind.BATCH: 1, Kind.M: 2, Kind.N: 3}
+_FIRST: Callable[[tuple[Any, ...]], Any] = itemgetter(0)
+
+
+def _fused(loops: Iterable[Loop]) -> list[Loop]:
     """The same iteration space with every fusable pair of loops made one.
 
-    Where a loop continues another its strides are the longer ones, so it has its own
-    continuation by the time the other looks for it.
+    Loops come by falling strides: where one continues another it has its own continuation by the
+    time the other looks for it.
     """
-    found: dict[tuple[int, ...], list[Loop]] = {}
-    for inner in sorted(loops, key=_reach, reverse=True):
-        strides = inner.a, inner.b, inner.d, inner.c
-        alike = found.get(tuple([inner.extent * step for step in strides]), [])
-        outer = next((loop for loop in alike if loop.kind is inner.kind), None)
-        if outer is not None:
-            alike.remove(outer)
-            extent, modes = inner.extent * outer.extent, inner.modes + outer.modes
-            inner = Loop(inner.kind, extent, *strides, modes)
-        found.setdefault(strides, []).append(inner)
-    return chain.from_iterable(found.values())
-
-
-def _reach(loop: Loop) -> int:
-    return abs(loop.a) + abs(loop.b) + abs(loop.d) + abs(loop.c)
+    found: dict[tuple[Kind, int, int, int, int], list[Loop]] = {}
+    for inner in loops:
+        kind, n, a, b, d, c = inner.kind, inner.extent, inner.a, inner.b, inner.d, inner.c
+        outer = found.get((kind, n * a, n * b, n * d, n * c))
+        if outer:
+            joined = outer.pop(0)
+            inner = Loop(kind, n * joined.extent, a, b, d, c, inner.modes + joined.modes)
+        found.setdefault((kind, a, b, d, c), []).append(inner)
+    return [loop for alike in found.values() for loop in alike]
 
 
 def has_lone_sum(loops: Iterable[Loop]) -> bool:
     """Whether some mode is summed over that one operand has not."""
-    return any(loop.kind is Kind.K and not (loop.a and loop.b) for loop in loops)
+    return any([loop.kind is Kind.K and not (loop.a and loop.b) for loop in loops])
 
 
 # --- matrices ---------------------------------------------------------------------------------
@@ -321,7 +332,15 @@ def makes_matrix(stride: Stride, rows: Sequence[Loop], columns: Sequence[Loop]) 
 
 def extent_of(loops: Sequence[Loop]) -> int:
     """The number of index values of the loops together."""
-    return prod([loop.extent for loop in loops])
+    return prod(map(_EXTENT, loops))
+
+
+def extents_of(loops: Iterable[Loop]) -> dict[Kind, int]:
+    """The number of index values of the loops of each kind."""
+    found = {Kind.BATCH: 1, Kind.M: 1, Kind.N: 1, Kind.K: 1}
+    for loop in loops:
+        found[loop.kind] *= loop.extent
+    return found
 
 
 def first_stride(loops: Sequence[Loop], stride: Stride) -> int:
@@ -331,8 +350,8 @@ def first_stride(loops: Sequence[Loop], stride: Stride) -> int:
 
 def run_length(loops: Sequence[Loop], stride: Stride, blocks: Sequence[int] | None = None) -> int:
     """How many elements lie in a row when the loops run over their blocks."""
-    sizes = [loop.extent for loop in loops] if blocks is None else blocks
-    steps = [abs(stride(loop)) for loop in loops]
+    sizes = list(map(_EXTENT, loops)) if blocks is None else blocks
+    steps = list(map(abs, map(stride, loops)))
     run = 1
     while run in steps:
         at = steps.index(run)
@@ -371,7 +390,7 @@ def elementwise_step(problem: ProductProblem) -> Elementwise:
         tuple(sources),
         (BinaryOperator.MUL, BinaryOperator.ADD)[: len(sources) - 1],
         problem.d.view(modes),
-        tuple(problem.extents[mode] for mode in modes),
+        tuple([problem.extents[mode] for mode in modes]),
         modes,
         problem.dtype,
     )

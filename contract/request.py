@@ -7,7 +7,7 @@ builds no strings.
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -185,12 +185,12 @@ def call_for(
     memory lacks whatever the plan.
     """
     operation = operation_for(handle.arrays, written, layouts, options, out, addend)
-    copied = tuple(at for at, layout in enumerate(layouts) if not is_describable(layout))
+    copied = tuple([at for at, layout in enumerate(layouts) if not is_describable(layout)])
+    fixed = fixed_bytes(operation, copied, out, addend)
     if runs:
-        fixed = fixed_bytes(operation, copied, out, addend)
         require_free(handle.arrays, fixed, "its result and copies of operands")
     limit = memory_bytes("memory_limit", options.memory_limit, handle.arrays.available_bytes)
-    within = partial(_call_within, handle, operation, options, copied, out, addend)
+    within = partial(_call_within, handle, operation, options, copied, fixed, out, addend)
     try:
         return within(limit)
     except InsufficientWorkspaceError as error:
@@ -205,11 +205,12 @@ def _call_within(
     operation: OperationDescriptor,
     options: Options,
     copied: tuple[int, ...],
+    fixed: int,
     out: Layout | None,
     addend: Layout | None,
     limit: int | None,
 ) -> Call:
-    fixed = fixed_bytes(operation, copied, out, addend)
+    """The call, of which ``fixed`` bytes are needed whatever the plan, within a limit."""
     preference = _preference(handle, options, fixed, limit)
     try:
         loaded = fitting_plan(handle, operation, preference, options.slices)
@@ -219,7 +220,7 @@ def _call_within(
         raise _over_limit(fixed, error, limit) from None
     if limit is not None and fixed > limit:
         raise _over_limit(fixed, InsufficientWorkspaceError("", 0), limit)
-    smaller = partial(_call_within, handle, operation, options, copied, out, addend)
+    smaller = partial(_call_within, handle, operation, options, copied, fixed, out, addend)
     return Call(loaded, copied, limit, out, addend, None if options.slices else smaller)
 
 
@@ -269,11 +270,14 @@ def _over_limit(
 
 def resolve_notation(written: Written, shapes: Sequence[tuple[int, ...]]) -> Expression:
     """What was written, as modes of operands of these shapes."""
+    return _resolved(written, tuple(map(len, shapes)))
+
+
+@lru_cache(maxsize=1024)  # a function of its arguments alone; programs write few texts often
+def _resolved(written: Written, ranks: tuple[int, ...]) -> Expression:
     if isinstance(written, str):
-        notation = parse(written, len(shapes))
-    else:
-        notation = interleaved(*written)
-    return notation.resolve([len(shape) for shape in shapes])
+        return parse(written, len(ranks)).resolve(ranks)
+    return interleaved(*written).resolve(ranks)
 
 
 def operation_for(
@@ -288,16 +292,14 @@ def operation_for(
     shapes = [layout.shape for layout in layouts]
     expression = resolve_notation(written, shapes)
     extents = mode_extents(expression.inputs, shapes, expression.labels)
-    shape = tuple(extents[mode] for mode in expression.output)
+    shape = tuple([extents[mode] for mode in expression.output])
     if len(shape) > MOST_DIMENSIONS:
         raise InvalidValueError(
             f"An array has at most {MOST_DIMENSIONS} dimensions: the result has {len(shape)}."
         )
     operators = _operators(options.operators, len(layouts), addend is not None)
-    inputs = tuple(
-        Operand(describe(layout), modes, operator)
-        for layout, modes, operator in zip(layouts, expression.inputs, operators, strict=False)
-    )
+    terms = zip(layouts, expression.inputs, operators, strict=False)
+    inputs = tuple([Operand(describe(x), modes, operator) for x, modes, operator in terms])
     dtype = _type_of_result(layouts, options)
     item_size(type_name(dtype))
     is_fixed = out is not None or options.layout != "K" or options.axes is not None

@@ -17,7 +17,7 @@ from contract.descriptors import Contraction, Operand, TensorDescriptor
 from contract.errors import InvalidValueError
 from contract.expression import mode_extents
 from contract.network import scheduled
-from contract.order import Pair, Path, contraction_path, pairs_of
+from contract.order import Pair, Path, contraction_path, pairs_along
 from contract.text import count
 
 __all__ = [
@@ -140,7 +140,7 @@ def network_of(operation: Contraction, path: object) -> tuple[Network, Path]:
     leaves, reduced = _factors(operation, kept)
     found = contraction_path(leaves, kept, extents, path)
     pairs = scheduled(
-        pairs_of(leaves, kept, extents, found),
+        pairs_along(leaves, kept, extents, found),
         len(leaves),
         lambda modes: prod(extents[mode] for mode in modes),
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from math import ceil, inf, prod
 
 from contract.compute import is_complex, item_size
 from contract.descriptors import Algo
@@ -23,7 +23,7 @@ from contract.products import (
 )
 from contract.tile_boxes import SQUARE, blocks_of, whole
 
-__all__ = ["PACKED", "TILED", "packs_as_it_lies", "tile_options"]
+__all__ = ["PACKED", "TILED", "least_by_tiles", "packs_as_it_lies", "tile_options"]
 
 # What is multiplied and written, and what is converted to it while it is packed.
 TILED = frozenset({"float32", "float64", "complex64", "complex128"})
@@ -34,6 +34,17 @@ CERTAIN = 1.05  # times what shallower boxes cost, for fewer along k are the rul
 # Whether all of A stays packed, and what is said of it.
 WAYS = (False, "boxes packed in cache, our tiles"), (True, "A packed once, our tiles")
 SUM_SHARE = 4  # all sums apart are that many times smaller than what is read
+
+
+def least_by_tiles(products: int, dtype: str, cpu: Cpu) -> float:
+    """What so many multiply-adds by tiles take at least: whole tiles, nothing read or written."""
+    tiling = cpu.tiling
+    return inf if tiling is None else tiling.call + _multiplying(products, dtype, tiling)
+
+
+def _multiplying(products: int, dtype: str, tiling: Tiling) -> float:
+    each, share = (8, tiling.complex_share) if is_complex(dtype) else (2, 1.0)
+    return each * products / (share * tiling.flops.of(dtype))
 
 
 def tile_options(problem: ProductProblem, cpu: Cpu) -> list[Option]:
@@ -213,10 +224,9 @@ class _Cost:
         rows = whole(places[Kind.M], tall // 2) * boxes[Kind.M]
         columns = whole(places[Kind.N], wide // 3) * boxes[Kind.N]
         elements = rows * columns * step.extent(Kind.BATCH)
-        each, share = (8, tiling.complex_share) if is_complex(step.dtype) else (2, 1.0)
-        flops = each * elements * step.extent(Kind.K)
+        products = elements * step.extent(Kind.K)
         count = elements * boxes[Kind.K] / (tall * wide)
-        return flops / (share * tiling.flops.of(step.dtype)) + count * tiling.tile
+        return _multiplying(products, step.dtype, tiling) + count * tiling.tile
 
     def _packing(self, stride: Stride, across: Sequence[int], grain: int) -> float:
         """Reading an operand once, into panels of these loops, filled up to whole grains."""

@@ -22,12 +22,14 @@ def place(lifetimes: Sequence[Lifetime]) -> tuple[tuple[int, ...], int]:
 
     The largest buffers are placed first, each at the lowest offset where it fits.
     """
+    if not lifetimes:
+        return (), 0
     offsets = [0] * len(lifetimes)
     placed: list[int] = []
     for index in sorted(range(len(lifetimes)), key=lambda i: -lifetimes[i].bytes):
         offsets[index] = _lowest_gap(lifetimes, offsets, placed, index)
         placed.append(index)
-    size = max((o + rounded(t.bytes) for o, t in zip(offsets, lifetimes, strict=True)), default=0)
+    size = max(o + rounded(t.bytes) for o, t in zip(offsets, lifetimes, strict=True))
     return tuple(offsets), size
 
 

@@ -105,13 +105,13 @@ class Arrays(Protocol):
     def from_host(self, x: Any) -> Any:
         """What einsum does with an operand that is no array on a device: this kind of array."""
 
-    def layouts(self, arrays: Sequence[Any]) -> list[Any] | None:
+    def layouts(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
         """The layouts of all arrays in a row, as part of a key.
 
         None if one of them is no plain array of this kind, or where another device is current.
         """
 
-    def flat(self, layouts: Sequence[Layout]) -> list[Any]:
+    def flat(self, layouts: Sequence[Layout]) -> tuple[Any, ...]:
         """What ``layouts`` gives for arrays that have these."""
 
     def layout(self, x: Array) -> Layout:

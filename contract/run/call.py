@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from contract.compute import is_complex, item_size
-from contract.descriptors import OperationDescriptor, TensorDescriptor
+from contract.descriptors import ElementwiseOperation, OperationDescriptor, TensorDescriptor
 from contract.errors import InsufficientWorkspaceError, InvalidValueError, UnsupportedTypeError
 from contract.layout import span
 from contract.logging import LOGGER, Level
@@ -40,6 +40,9 @@ __all__ = [
     "scalar_in",
     "usable",
 ]
+
+
+SMALL, LARGE = 2.0**-24, 2.0**24  # between them a number fits every type with a point
 
 
 def describe(layout: Layout) -> TensorDescriptor:
@@ -68,14 +71,17 @@ class Call:
         "copied",
         "copies_addend",
         "fresh_bytes",
+        "has_units",
         "in_place",
         "limit",
         "loaded",
         "needed_bytes",
         "new_output",
         "product",
+        "reads_addend",
         "scalar",
         "smaller",
+        "straight",
     )
 
     def __init__(
@@ -94,32 +100,41 @@ class Call:
         self.apart = out is not None and not is_describable(out)
         self.copies_addend = addend is not None and not is_describable(addend)
         self.scalar = np.dtype(loaded.scalar_type)
+        self.has_units = self.scalar.kind != "b"  # which 0 and 1 would promote to integers
         self.new_output = loaded.new_output
         operation = loaded.plan.operation
         self.fresh_bytes = _spanned_bytes(operation.output.tensor)
         self.limit = limit
-        self.needed_bytes = fixed_bytes(operation, copied, None, addend) + loaded.own_bytes
-        self.needed_bytes += loaded.required_workspace + loaded.tile_bytes
+        self.needed_bytes = self.fresh_bytes + _copied_bytes(operation, copied, addend)
+        self.needed_bytes += loaded.own_bytes + loaded.required_workspace + loaded.tile_bytes
         self.in_place = frozenset.intersection(*map(_in_place, loaded.plans))
         plain = not copied and self.needed_bytes <= LARGE_BYTES
+        plain = plain and not isinstance(operation, ElementwiseOperation)  # which scales by gamma
         self.product = self._within_limit(loaded.product) if plain else None
+        self.reads_addend = loaded.reads_addend
+        is_direct = limit is None and not (copied or self.apart or self.copies_addend)
+        small = self.needed_bytes <= LARGE_BYTES
+        self.straight = loaded.straight() if small and is_direct else None
 
-    def fresh(self, inputs: Sequence[Array], alpha: Any) -> Array:
-        """The result in a new array, without C."""
-        if self.product is not None and type(alpha) is int and alpha == 1:
-            return self.product(inputs)
-        if self.arrays.capturing():
-            return self._captured(inputs, None, None, (alpha, 0, 0))
-        fitting = self._fitting()
-        if fitting is not self:
-            return fitting.fresh(inputs, alpha)
-        if self.limit is not None:
-            self._check_unaligned(inputs, self.fresh_bytes)
-        scalars = self.scalar_value("alpha", alpha), 0, 0
-        if self.copied:
-            inputs = self._described(inputs)
-        output = self.new_output()
-        self.loaded(inputs, output, None, scalars)
+    def again(
+        self,
+        inputs: Sequence[Array],
+        scalars: Scalars,
+        out: Array | None = None,
+        c: Array | None = None,
+    ) -> Array:
+        """The result of one more call on such arrays, where no log is kept."""
+        if out is None and c is None and self.product is not None:
+            if type(scalars[0]) is int and scalars[0] == 1:
+                return self.product(inputs)
+        elif out is not None and not self.arrays.is_writeable(out):
+            raise InvalidValueError("out is read-only.")
+        addend = c if self.reads_addend else None
+        if self.straight is None or (out is not None and self._must_be_apart(out, inputs, addend)):
+            return self.into(inputs, out, addend, scalars)
+        scalars = self._in_scalar_type(scalars)
+        output = self.new_output() if out is None else out
+        self.straight([*inputs, output, addend], scalars)
         return output
 
     def into(
@@ -170,18 +185,15 @@ class Call:
         workspace: Array | None = None,
     ) -> Array:
         """``into``, whether or not a graph is being captured."""
-        fitting = self._fitting()
-        if fitting is not self:
-            return fitting.perform(inputs, out, addend, scalars, workspace)
-        alpha, beta, gamma = scalars
-        scalars = (
-            self.scalar_value("alpha", alpha),
-            self.scalar_value("beta", beta),
-            self.scalar_value("gamma", gamma),
-        )
+        if self.needed_bytes > LARGE_BYTES:
+            fitting = self._fitting()
+            if fitting is not self:
+                return fitting.perform(inputs, out, addend, scalars, workspace)
+        scalars = self._in_scalar_type(scalars)
         if self.limit is not None:
             self._check_unaligned(inputs, self.fresh_bytes if out is None else 0)
-        inputs = self._described(inputs)
+        if self.copied:
+            inputs = self._described(inputs)
         if addend is not None and self.copies_addend:
             addend = self.arrays.native_copy(addend)
         if out is not None and not self._must_be_apart(out, inputs, addend):
@@ -210,15 +222,26 @@ class Call:
             loaded = observed(loaded, inputs, output, addend, scalars)
         loaded(inputs, output, addend, scalars, workspace)
 
-    def scalar_value(self, name: str, value: Any) -> Any:
-        """``value`` in the scalar type; InvalidValueError if it does not fit."""
-        if type(value) is int and 0 <= value <= 1 and self.scalar.kind != "b":
-            return value  # every type has them; bool alone would promote them
+    def _in_scalar_type(self, scalars: Scalars) -> Scalars:
+        """The scalars as the steps take them; InvalidValueError if one does not fit."""
+        alpha, beta, gamma = scalars
+        if self.has_units and type(alpha) is type(beta) is type(gamma) is int:
+            if 0 <= alpha <= 1 and 0 <= beta <= 1 and 0 <= gamma <= 1:
+                return scalars
+        return (
+            self._scalar("alpha", alpha),
+            self._scalar("beta", beta),
+            self._scalar("gamma", gamma),
+        )
+
+    def _scalar(self, name: str, value: Any) -> Any:
+        if self.has_units and type(value) is int and 0 <= value <= 1:
+            return value
+        if type(value) in (int, float) and self.scalar.kind in "fc" and SMALL < abs(value) < LARGE:
+            return self.scalar.type(value)
         return scalar_in(self.scalar, name, value)
 
     def _described(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        if not self.copied:
-            return inputs
         copy = self.arrays.native_copy
         return [copy(x) if at in self.copied else x for at, x in enumerate(inputs)]
 
@@ -328,7 +351,13 @@ def fixed_bytes(
 ) -> int:
     """What a call allocates whatever its plan: a new result, copies of what is not describable."""
     needed = _spanned_bytes(operation.output.tensor) if out is None else 0
-    needed += sum(operation.inputs[at].tensor.packed_bytes for at in copied)
+    return needed + _copied_bytes(operation, copied, addend)
+
+
+def _copied_bytes(
+    operation: OperationDescriptor, copied: Sequence[int], addend: Layout | None
+) -> int:
+    needed = sum([operation.inputs[at].tensor.packed_bytes for at in copied])
     if addend is not None and not is_describable(addend):
         needed += prod(addend.shape) * addend.dtype.itemsize
     return needed

@@ -61,7 +61,7 @@ class DeviceArrays:
     def from_host(self, x: Any) -> Any:
         return x if isinstance(x, self._plain) else self._cupy.asarray(x)
 
-    def layouts(self, arrays: Sequence[Any]) -> list[Any] | None:
+    def layouts(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
         plain, device = self._plain, self.device
         if self._current_device() != device:
             return None
@@ -73,10 +73,10 @@ class DeviceArrays:
             if memory.device_id != device:
                 return None
             layouts += (x.shape, x.strides, x.dtype, _alignment(memory.ptr))
-        return layouts
+        return tuple(layouts)
 
-    def flat(self, layouts: Sequence[Layout]) -> list[Any]:
-        return [part for layout in layouts for part in layout]
+    def flat(self, layouts: Sequence[Layout]) -> tuple[Any, ...]:
+        return tuple([part for layout in layouts for part in layout])
 
     def layout(self, x: Array) -> Layout:
         return Layout(x.shape, x.strides, x.dtype, _alignment(x.data.ptr))

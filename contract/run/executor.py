@@ -10,7 +10,7 @@ from contract.call_text import operation_text
 from contract.candidates import Machine
 from contract.descriptors import TensorDescriptor
 from contract.logging import LOGGER, Level, Ranges
-from contract.plan import Gett, Plan, Step
+from contract.plan import Gemm, Gett, Plan, Step
 from contract.run.arrays import Array, Arrays
 from contract.run.compiled_code import Kernel
 from contract.sizes import ADDRESSABLE_BYTES
@@ -21,6 +21,7 @@ __all__ = [
     "Loaded",
     "Measurement",
     "Scalars",
+    "Straight",
     "footprint",
     "held_bytes",
     "inside_range",
@@ -28,14 +29,18 @@ __all__ = [
 ]
 
 # Measured: what Python's objects take of a plan with its operation, of each of its slots, steps and
-# candidates, of each shape that blocks of panels have, and of each such block.
+# candidates, of kernels for more than a few elements, of each shape that blocks of panels have, and
+# of each such block.
 PLAN_BYTES = 3000
 SLOT_BYTES = 500
 STEP_BYTES = 2000
 CANDIDATE_BYTES = 300
+KERNEL_BYTES = 12000
+FEW_ELEMENTS = 1 << 12
 SHAPE_BYTES = 10000
 BLOCK_BYTES = 300
 Scalars = tuple[Any, Any, Any]  # alpha, beta, gamma
+Straight = Callable[[Sequence[Array], Scalars], None]  # of all arrays, the result after the inputs
 Given = ParamSpec("Given")
 
 
@@ -103,6 +108,10 @@ class Loaded(ABC):
 
     def __str__(self) -> str:
         return str(self.plan)
+
+    def straight(self) -> Straight | None:
+        """The plan as one function, where nothing is logged; None where there is more to do."""
+        return None
 
     def recordable(self) -> "Loaded":
         """The same plan in launches that a graph can hold, each."""
@@ -175,11 +184,20 @@ def _plan_bytes(plan: Plan) -> int:
 
 
 def _step_bytes(step: Step) -> int:
-    if not isinstance(step, Gett) or step.panels is None:
+    if isinstance(step, Gemm) or _points(step) <= FEW_ELEMENTS:
         return STEP_BYTES
+    if not isinstance(step, Gett) or step.panels is None:
+        return STEP_BYTES + KERNEL_BYTES
     sizes = [(loop.extent, n) for loop, n in zip(step.loops, step.panels.blocks, strict=True)]
     shapes = prod(1 + bool(extent % n) for extent, n in sizes)
     return STEP_BYTES + SHAPE_BYTES * shapes + BLOCK_BYTES * prod(ceil(x / n) for x, n in sizes)
+
+
+def _points(step: Step) -> int:
+    """How often a step does what it does."""
+    if isinstance(step, Gemm | Gett):
+        return prod([loop.extent for loop in step.loops])
+    return prod(step.extents)
 
 
 class Footprint(NamedTuple):

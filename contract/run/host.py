@@ -37,20 +37,25 @@ from contract.plan import (
 from contract.run.arrays import Arrays
 from contract.run.blas_threads import blas_threads
 from contract.run.compiled_code import Kernel, compiled_code
-from contract.run.executor import Footprint, Loaded, inside_range
+from contract.run.executor import Footprint, Loaded, Straight, inside_range
 from contract.run.host_arrays import HostArrays
-from contract.run.host_elementwise import prepare_elementwise, prepare_permute
+from contract.run.host_elementwise import (
+    prepare_elementwise,
+    prepare_permute,
+    small_pass_bytes,
+)
 from contract.run.host_kernels import SMALL_ELEMENTS, HostKernels, strided_view
 from contract.run.host_panels import prepare_panels
 from contract.run.host_products import (
     FewSums,
     few_sums,
     is_small,
-    is_small_and_plain,
     plain_product,
     prepare_gemm,
     prepare_loops,
     prepare_small,
+    scaling_bytes,
+    small_product_bytes,
 )
 from contract.run.host_reductions import prepare_reduce
 from contract.run.host_tiles import prepare_tiles
@@ -59,8 +64,8 @@ from contract.run.kernel_families import family_name, load_kernels
 from contract.run.memory import NOTHING, MemoryPool
 from contract.run.processor import has_wide_vectors, processor_name
 from contract.run.progress import counted
-from contract.run.quiet import quietly
-from contract.run.steps import Memory, Prepared, Run, Scalars
+from contract.run.quiet import QUIET, quietly
+from contract.run.steps import Memory, Prepared, Run, Scalars, later
 from contract.run.workers import Workers
 from contract.workspace import rounded
 
@@ -70,6 +75,7 @@ NARROW_KERNELS = frozenset({"Haswell", "Zen"})  # OpenBLAS's for vectors of 256 
 # Of a result: the C library gives as much back to the system and asks for it anew, always or where
 # others use as much too, and a page fault for every 4 KiB of it takes longer than to write them.
 LENT_BYTES = 1 << 22
+NO_MEMORY = Memory(NOTHING, NOTHING)
 LONG_PATH = 16  # steps; only so many are worth a look at whether somebody waits for them
 
 
@@ -151,6 +157,20 @@ class LoadedPlan(Loaded):
             return
         with counted(self.runs, len(self.runs), "step") as runs:
             quietly(_run_each, runs, slots, scalars, memory)
+
+    def straight(self) -> Straight | None:
+        needed = self.required_workspace + self.tile_bytes
+        if len(self.runs) != 1 or needed or self.temporaries or self.sums is not None:
+            return None
+        (run,), alone, quiet = self.runs, self.addend_only, QUIET.copy
+
+        def straight(slots: Sequence[Array], scalars: Scalars) -> None:
+            if alone is not None and scalars[0] == 0:
+                quiet().run(alone, slots, scalars, NO_MEMORY)
+            else:
+                quiet().run(run, slots, scalars, NO_MEMORY)
+
+        return straight
 
     def trace(
         self, inputs: Sequence[Array], output: Array, addend: Array | None, scalars: Scalars
@@ -312,32 +332,37 @@ class HostExecutor:
         return self._loaded(plan, measured).checked()
 
     def _loaded(self, plan: Plan, measured: float | None) -> LoadedPlan:
+        product = plain_product(plan)
+        sums = few_sums(plan) if product is None else None
         kernels, alone = self.kernels.for_plan(), None
-        parts = tuple(self._prepare(plan, step, kernels) for step in plan.steps)
+        prepare = self._prepare if sums is None else self._prepare_later
+        parts = tuple([prepare(plan, step, kernels) for step in plan.steps])
         if plan.addend_only is not None:
-            alone = self._prepare(plan, plan.addend_only, kernels)
+            alone = self._prepare_later(plan, plan.addend_only, kernels)
         every = [part.prepared for part in (parts if alone is None else (*parts, alone))]
         new_output = allocator(plan.slots[plan.output].tensor, self.pool)
-        direct = parts[0].prepared.direct if len(parts) == 1 else None
-        sums = few_sums(plan) if direct is None else None
-        panels = max((each.workspace for each in every), default=0)
+        if len(parts) == 1 and parts[0].prepared.direct is not None:
+            product, sums = self._direct(parts[0].prepared, new_output), None
+        panels = max([each.workspace for each in every], default=0)
         return LoadedPlan(
             plan,
             self.arrays,
-            tuple(part.prepared.run for part in parts),
+            tuple([part.prepared.run for part in parts]),
             None if alone is None else alone.prepared.run,
             tuple(
-                _temporary(slot, offset)
-                for slot, offset in zip(plan.slots, plan.offsets, strict=True)
-                if offset >= 0
+                [
+                    _temporary(slot, offset)
+                    for slot, offset in zip(plan.slots, plan.offsets, strict=True)
+                    if offset >= 0
+                ]
             ),
             rounded(plan.workspace) + panels if panels else plan.workspace,
-            max((each.tiles for each in every), default=0),
-            max((each.own for each in every), default=0),
+            max([each.tiles for each in every], default=0),
+            max([each.own for each in every], default=0),
             plan.addend is not None,
             self.pool,
             new_output,
-            self._product(plan, parts, new_output) if sums is None else sums.fresh(),
+            product if sums is None else sums.fresh(),
             sums,
             measured,
             parts,
@@ -345,14 +370,12 @@ class HostExecutor:
             kernels.needs(),
         )
 
-    def _product(
-        self, plan: Plan, parts: Sequence[_Part], new_output: Callable[[], Array]
-    ) -> Callable[[Sequence[Array]], Array] | None:
-        """inputs -> the result, where one call makes it."""
-        direct = parts[0].prepared.direct if len(parts) == 1 else None
-        if direct is None:
-            return plain_product(plan)
-        run, needed, pool = direct, parts[0].prepared.direct_bytes, self.pool
+    def _direct(
+        self, prepared: Prepared, new_output: Callable[[], Array]
+    ) -> Callable[[Sequence[Array]], Array]:
+        """inputs -> the result of the plan's only step."""
+        run, needed, pool = prepared.direct, prepared.direct_bytes, self.pool
+        assert run is not None
 
         def product(inputs: Sequence[Array]) -> Array:
             out, memory = new_output(), pool.take(needed)
@@ -386,7 +409,7 @@ class HostExecutor:
         match step:
             case Gemm():
                 return _Part(step, "BLAS", prepare_gemm(plan, step, self.workers))
-            case Gett(panels=None) if is_small_and_plain(plan, step):
+            case Gett(panels=None) if is_small(step):
                 return _Part(step, "numpy", prepare_small(plan, step))
             case Gett():
                 return self._prepare_gett(plan, step, kernels)
@@ -401,6 +424,20 @@ class HostExecutor:
                 family = self._family_of(step, kernels)
                 return _Part(step, family.name, prepare_reduce(plan, step, family, self.workers))
         assert_never(step)
+
+    def _prepare_later(self, plan: Plan, step: Step, kernels: HostKernels) -> _Part:
+        """A step that few calls run, prepared then where what it allocates is known at once."""
+        match step:
+            case Elementwise() if prod(step.extents) <= SMALL_ELEMENTS:
+                own, family = small_pass_bytes(plan, step), self._numpy.name
+            case Gemm():
+                own, family = scaling_bytes(plan, step), "BLAS"
+            case Gett(panels=None) if is_small(step):
+                own, family = small_product_bytes(plan, step), "numpy"
+            case _:
+                return self._prepare(plan, step, kernels)
+        run = later(lambda: self._prepare(plan, step, kernels).prepared.run)
+        return _Part(step, family, Prepared(run, own=own))
 
     def _prepare_gett(self, plan: Plan, step: Gett, kernels: HostKernels) -> _Part:
         """By panels or tiles, or loop by loop: that is always right."""

@@ -55,21 +55,21 @@ class HostArrays:
     def from_host(self, x: Any) -> Any:
         return x
 
-    def layouts(self, arrays: Sequence[Any]) -> list[Any] | None:
+    def layouts(self, arrays: Sequence[Any]) -> tuple[Any, ...] | None:
         if len(arrays) == 2:  # most often, and every call comes here
             a, b = arrays
             if type(a) is ndarray and type(b) is ndarray:
-                return [a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype]
+                return a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype
             return None
         layouts: list[Any] = []
         for x in arrays:
             if type(x) is not ndarray:
                 return None
             layouts += (x.shape, x.strides, x.dtype)
-        return layouts
+        return tuple(layouts)
 
-    def flat(self, layouts: Sequence[Layout]) -> list[Any]:
-        return [part for layout in layouts for part in layout[:3]]
+    def flat(self, layouts: Sequence[Layout]) -> tuple[Any, ...]:
+        return tuple([part for layout in layouts for part in layout[:3]])
 
     def layout(self, x: Array) -> Layout:
         return Layout(x.shape, x.strides, x.dtype, x.dtype.itemsize)
@@ -86,8 +86,7 @@ class HostArrays:
     def is_writeable(self, x: Array) -> bool:
         return bool(x.flags.writeable)
 
-    def may_share(self, one: Array, other: Array) -> bool:
-        return np.may_share_memory(one, other)
+    may_share = staticmethod(np.may_share_memory)
 
     def as_strided(self, x: Array, shape: Sequence[int], strides: Sequence[int]) -> Array:
         return np.lib.stride_tricks.as_strided(x, shape, strides)

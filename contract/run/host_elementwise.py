@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from contract.compute import item_size
 from contract.descriptors import TensorDescriptor
 from contract.layout import fuse
 from contract.operators import Operator
@@ -26,14 +27,14 @@ from contract.run.host_kernels import (
     TileSource,
     flatten,
 )
-from contract.run.host_operators import UFUNCS, apply_operator, spare_elements, transformed
+from contract.run.host_operators import UFUNCS, apply_operator, spare_elements, transforming
 from contract.run.host_views import Array, address, compact_strides, slabs, strided, viewer
 from contract.run.memory import Cutter
 from contract.run.steps import Direct, Memory, Prepared, Run, Scalars, share
 from contract.run.workers import Workers
 from contract.workspace import rounded
 
-__all__ = ["TilePass", "prepare_elementwise", "prepare_permute"]
+__all__ = ["TilePass", "prepare_elementwise", "prepare_permute", "small_pass_bytes"]
 
 BUFFERED_BYTES = 1 << 20  # of all buffers of a tile: the cache of a core
 PLAIN_BYTES = 1 << 21  # of one operand's tile where nothing is buffered: only calls cost
@@ -99,31 +100,66 @@ def _direct(compiled: PassKernel, slots: Sequence[int]) -> Direct:
 
 def _small(plan: Plan, step: Elementwise) -> Prepared:
     """NumPy on whole operands: for a few elements calls are all."""
-    dtype = np.dtype(step.dtype)
-    functions = [UFUNCS[operator] for operator in step.operators]
-    write = viewer(plan.slots[step.target.slot].tensor, step.extents, step.target.strides)
-    reads = [_small_reader(plan, source, step.extents, dtype) for source in step.sources]
-    target, last = step.target.slot, len(functions) - 1
+    target = plan.slots[step.target.slot].tensor
+    write, into = viewer(target, step.extents, step.target.strides), step.target.slot
+    reads = [_small_reader(plan, source, step.extents, step.dtype) for source in step.sources]
+    combine = _small_combination(plan, step)
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
-        out = write(slots[target])
-        with np.errstate(all="ignore"):
-            if not reads:
-                out[...] = 0
-                return
-            found = reads[0](slots, scalars)
-            if not functions:
-                np.copyto(out, found, casting="unsafe")
-            for at, function in enumerate(functions):
-                into = out if at == last else np.empty(step.extents, dtype)
-                value = reads[at + 1](slots, scalars)
-                function(found, value, out=into, dtype=dtype, casting="unsafe")
-                found = into
+        combine([read(slots, scalars) for read in reads], write(slots[into]))
 
-    arrays = max(len(functions) - 1, 0) + sum(map(_small_arrays, step.sources))
+    return Prepared(run, own=small_pass_bytes(plan, step))
+
+
+def small_pass_bytes(plan: Plan, step: Elementwise) -> int:
+    """What NumPy allocates for a small step: scaled, transformed and converted operands."""
+    arrays = max(len(step.operators) - 1, 0) + sum(map(_small_arrays, step.sources))
+    arrays += sum([dtype != step.dtype for dtype in _types(plan, step)])
+    return arrays * prod(step.extents) * item_size(step.dtype)
+
+
+def _types(plan: Plan, step: Elementwise) -> list[str]:
+    """The data types of the target and the sources."""
     views = [step.target, *(source.view for source in step.sources)]
-    arrays += sum(plan.slots[view.slot].tensor.dtype != step.dtype for view in views)
-    return Prepared(run, own=arrays * prod(step.extents) * dtype.itemsize)
+    return [plan.slots[view.slot].tensor.dtype for view in views]
+
+
+def _small_combination(plan: Plan, step: Elementwise) -> Callable[[list[Array], Array], None]:
+    """(values, out): combine them, and store the result."""
+    dtype = np.dtype(step.dtype)
+    functions = [UFUNCS[operator] for operator in step.operators]
+    converts = {"dtype": dtype, "casting": "unsafe"}
+    if set(_types(plan, step)) == {step.dtype}:
+        converts = {}  # NumPy takes longer where it is told
+    # Operands in one order and the result in another are combined quickest in theirs.
+    orders = {source.view.strides for source in step.sources}
+    apart = not converts and len(orders) == 1 and step.target.strides not in orders
+
+    def store(values: list[Array], out: Array) -> None:
+        if values:
+            np.copyto(out, values[0], casting="unsafe")
+        else:
+            out[...] = 0
+
+    def of_two(values: list[Array], out: Array) -> None:
+        if apart:
+            np.copyto(out, function(values[0], values[1]))
+        else:
+            function(values[0], values[1], out=out, **converts)
+
+    def of_three(values: list[Array], out: Array) -> None:
+        found = np.empty(step.extents, dtype)
+        function(values[0], values[1], out=found, **converts)
+        last(found, values[2], out=out, **converts)
+
+    match functions:
+        case []:
+            return store
+        case [function]:
+            return of_two
+        case [function, last]:
+            return of_three
+    raise AssertionError("at most three operands are combined")
 
 
 def _small_arrays(source: Source) -> int:
@@ -133,20 +169,21 @@ def _small_arrays(source: Source) -> int:
 
 
 def _small_reader(
-    plan: Plan, source: Source, extents: tuple[int, ...], dtype: np.dtype[Any]
+    plan: Plan, source: Source, extents: tuple[int, ...], name: str
 ) -> Callable[[Sequence[Array], Scalars], Array]:
     """scalar * op(view); what is scaled by zero is not read."""
     read = viewer(plan.slots[source.view.slot].tensor, extents, source.view.strides)
-    slot, operator = source.view.slot, source.operator
-    if operator is Operator.IDENTITY and source.scalar is None:
-        return lambda slots, scalars: read(slots[slot])
-    scalar = None if source.scalar is None else source.scalar.value
+    slot, dtype = source.view.slot, np.dtype(name)
+    apply = transforming(source.operator, dtype)
+    if source.scalar is None:
+        return lambda slots, scalars: apply(read(slots[slot]))
+    scalar, is_plain = source.scalar.value, source.operator is Operator.IDENTITY
 
     def scaled(slots: Sequence[Array], scalars: Scalars) -> Array:
-        factor = 1 if scalar is None else scalars[scalar]
+        factor = scalars[scalar]
         if factor == 0:
             return np.zeros((), dtype)
-        value = transformed(read(slots[slot]), operator, dtype)
+        value = read(slots[slot]) if is_plain else apply(read(slots[slot]))
         if factor == 1:
             return value
         return np.asarray(np.multiply(value, factor, dtype=dtype, casting="unsafe"))

@@ -8,7 +8,7 @@ import numpy as np
 from contract.operators import BinaryOperator, Operator
 from contract.run.host_views import Array
 
-__all__ = ["UFUNCS", "add_scaled", "apply_operator", "spare_elements", "transformed"]
+__all__ = ["UFUNCS", "add_scaled", "apply_operator", "spare_elements", "transforming"]
 
 UFUNCS: dict[BinaryOperator, np.ufunc] = {
     BinaryOperator.ADD: np.add,
@@ -36,15 +36,25 @@ def apply_operator(operator: Operator, x: Array, spare: Array) -> None:
             _DIRECT[operator](x)
 
 
-def transformed(view: Array, operator: Operator, dtype: np.dtype[Any]) -> Array:
-    """op(view) in a new array of ``dtype``; the view itself where the operator is IDENTITY."""
+def transforming(operator: Operator, dtype: np.dtype[Any]) -> Callable[[Array], Array]:
+    """x -> op(x) in a new array of ``dtype``; x itself where the operator is IDENTITY.
+
+    To be called where NumPy warns of nothing.
+    """
     if operator is Operator.IDENTITY:
-        return view
-    result = np.array(view, dtype, order="C")
-    apply_operator(
-        operator, result.reshape(-1), np.empty(spare_elements(operator, result.size), dtype)
-    )
-    return result
+        return lambda x: x
+    direct = _DIRECT.get(operator)
+
+    def transformed(x: Array) -> Array:
+        result = np.array(x, dtype, order="C")
+        if direct is not None:
+            direct(result)
+        else:
+            spare = np.empty(spare_elements(operator, result.size), dtype)
+            apply_operator(operator, result.reshape(-1), spare)
+        return result
+
+    return transformed
 
 
 def _in_place(function: Any) -> Callable[[Array], None]:

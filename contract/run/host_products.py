@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from contract.compute import is_blas_type
+from contract.compute import is_blas_type, item_size
 from contract.descriptors import Contraction, TensorDescriptor
 from contract.layout import is_packed, packed_strides
 from contract.operators import Operator
@@ -27,7 +27,8 @@ from contract.plan import (
 from contract.run.blas_threads import blas_threads
 from contract.run.host_elementwise import TilePass
 from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
-from contract.run.host_kernels import HostKernels, ProductKernel, flatten
+from contract.run.host_kernels import SMALL_ELEMENTS, HostKernels, ProductKernel, flatten
+from contract.run.host_operators import spare_elements, transforming
 from contract.run.host_views import Array, Viewer, compact_strides, slabs, viewer
 from contract.run.matrix_slices import in_slices, longest_slice, share_product
 from contract.run.memory import Cutter
@@ -41,11 +42,12 @@ __all__ = [
     "FewSums",
     "few_sums",
     "is_small",
-    "is_small_and_plain",
     "plain_product",
     "prepare_gemm",
     "prepare_loops",
     "prepare_small",
+    "scaling_bytes",
+    "small_product_bytes",
 ]
 
 # A NumPy call is done before a compiled kernel has begun: with so many multiply-adds, in so many
@@ -93,7 +95,7 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
         share_product(scaled_product, workers, view_a(slots[a]), view_b(slots[b]), view_d(slots[d]))
 
     is_shared = step.extent(Kind.BATCH) > 1 or len(plan.steps) > 1 or blas_threads().exceeds
-    return Prepared(run_shared if is_shared else run, own=_scaling_bytes(plan, step))
+    return Prepared(run_shared if is_shared else run, own=scaling_bytes(plan, step))
 
 
 def _rows(step: Product) -> list[list[Loop]]:
@@ -101,7 +103,7 @@ def _rows(step: Product) -> list[list[Loop]]:
     return [[loop for loop in step.loops if loop.kind is kind] for kind in KINDS]
 
 
-def _for_threads(function: Callable[..., Any], step: Gemm) -> Callable[..., Any]:
+def _for_threads(function: Callable[..., Any], step: Product) -> Callable[..., Any]:
     """A function that calls BLAS, while no process is forked if BLAS has threads for it."""
     m, n, k = (step.extent(kind) for kind in (Kind.M, Kind.N, Kind.K))
     least = VECTOR_SHARES if 1 in (m, n) else BLAS_SHARES
@@ -109,12 +111,16 @@ def _for_threads(function: Callable[..., Any], step: Gemm) -> Callable[..., Any]
 
 
 def _scale(out: Array, alpha: Any) -> None:
-    if alpha != 1:
-        for (piece,) in slabs(out):
-            np.multiply(piece, alpha, out=piece, dtype=out.dtype, casting="unsafe")
+    if alpha == 1:
+        return
+    if out.size <= SMALL_ELEMENTS and type(alpha) is out.dtype.type:
+        np.multiply(out, alpha, out)
+        return
+    for (piece,) in slabs(out):
+        np.multiply(piece, alpha, out=piece, dtype=out.dtype, casting="unsafe")
 
 
-def _scaling_bytes(plan: Plan, step: Product) -> int:
+def scaling_bytes(plan: Plan, step: Product) -> int:
     """What NumPy may copy of a result with gaps, for it does not see that no elements overlap."""
     tensor = plan.slots[step.d].tensor
     return tensor.packed_bytes * (step.scaled and not is_packed(tensor.extents, tensor.steps))
@@ -126,25 +132,12 @@ def is_small(step: Product) -> bool:
     return prod([loop.extent for loop in step.loops]) <= min(SMALL_PRODUCT, SMALL_RUNS * longest)
 
 
-def is_small_and_plain(plan: Plan, step: Gett) -> bool:
-    """Whether little is multiplied and nothing converted, transformed or added on the way."""
-    types = {plan.slots[slot].tensor.dtype for slot in (step.a, step.b, step.d)}
-    operators = {step.operator_a, step.operator_b}
-    return (
-        is_small(step)
-        and types == {step.dtype}
-        and operators == {Operator.IDENTITY}
-        and step.c is None
-    )
-
-
 def prepare_small(plan: Plan, step: Gett) -> Prepared:
     """NumPy's own loops on views made the cheapest way: for small products calls are all."""
+    if not _is_in_place(plan, step):
+        return _small_apart(plan, step)
     a, b, d, scaled = step.a, step.b, step.d, step.scaled
-    of_a, of_b, of_d = (
-        [at for at, loop in enumerate(step.loops) if loop.kind is not lacks]
-        for lacks in (Kind.N, Kind.M, Kind.K)
-    )
+    of_a, of_b, of_d = _modes(step)
     view_a = _loop_view(plan, a, step, of_a, "a")
     view_b = _loop_view(plan, b, step, of_b, "b")
     view_d = _loop_view(plan, d, step, of_d, "d")
@@ -155,7 +148,78 @@ def prepare_small(plan: Plan, step: Gett) -> Prepared:
         if scaled:
             _scale(out, scalars[0])
 
-    return Prepared(run, own=_scaling_bytes(plan, step))
+    return Prepared(run, own=scaling_bytes(plan, step))
+
+
+def small_product_bytes(plan: Plan, step: Gett) -> int:
+    """What NumPy allocates for a small product."""
+    if _is_in_place(plan, step):
+        return scaling_bytes(plan, step)
+    own = sum([prod([step.loops[at].extent for at in modes]) for modes in _modes(step)])
+    each = step.operator_a, step.operator_b, step.operator_c
+    arrays = 3 + max([spare_elements(operator, 1) for operator in each])
+    return arrays * own * item_size(step.dtype)
+
+
+def _is_in_place(plan: Plan, step: Gett) -> bool:
+    """Whether NumPy's loops write the product where it belongs: one type, no operators, no C."""
+    types = {plan.slots[slot].tensor.dtype for slot in (step.a, step.b, step.d)}
+    operators = {step.operator_a, step.operator_b}
+    return types == {step.dtype} and operators == {Operator.IDENTITY} and step.c is None
+
+
+def _modes(step: Product) -> tuple[list[int], list[int], list[int]]:
+    """The loops that A, B and D have, as matrices of numpy.dot have them."""
+    batch, m, n, k = (
+        [at for at, loop in enumerate(step.loops) if loop.kind is kind] for kind in KINDS
+    )
+    return [*batch, *m, *k], [*batch, *k, *n], [*batch, *m, *n]
+
+
+def _small_apart(plan: Plan, step: Gett) -> Prepared:
+    """D = [alpha *] op(A) * op(B) [+ beta * op(C)], the product in an array of its own."""
+    a, b, c, d, scaled = step.a, step.b, step.c, step.d, step.scaled
+    dtype, (of_a, of_b, of_d) = np.dtype(step.dtype), _modes(step)
+    read_a = _small_reader(plan, step, a, of_a, "a", step.operator_a)
+    read_b = _small_reader(plan, step, b, of_b, "b", step.operator_b)
+    read_c = read_a if c is None else _small_reader(plan, step, c, of_d, "c", step.operator_c)
+    view_d, multiply = _loop_view(plan, d, step, of_d, "d"), _small_product(step)
+
+    def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        value = multiply(read_a(slots[a]), read_b(slots[b]))
+        if scaled:
+            value = _scaled(value, scalars[0], dtype)
+        if c is not None and scalars[1] != 0:
+            value = np.add(value, _scaled(read_c(slots[c]), scalars[1], dtype))
+        np.copyto(view_d(slots[d]), value, casting="unsafe")
+
+    return Prepared(run, own=small_product_bytes(plan, step))
+
+
+def _scaled(x: Array, factor: Any, dtype: np.dtype[Any]) -> Any:
+    return x if factor == 1 else np.multiply(x, factor, dtype=dtype, casting="unsafe")
+
+
+def _small_product(step: Gett) -> Callable[[Array, Array], Any]:
+    """(A, B) -> their product, where each has the modes of ``_modes``."""
+    of_a, of_b, of_d = _modes(step)
+    batch, *rows, k = _rows(step)
+    if not batch and len(k) == 1 and max(map(len, rows)) <= 1 and is_blas_type(step.dtype):
+        return _for_threads(np.ndarray.dot, step)
+    return lambda a, b: einsum(a, of_a, b, of_b, of_d)
+
+
+def _small_reader(
+    plan: Plan, step: Gett, slot: int, modes: Sequence[int], name: str, operator: Operator
+) -> Viewer:
+    """x -> op(view of x) in the product's type."""
+    view, dtype = _loop_view(plan, slot, step, modes, name), np.dtype(step.dtype)
+    if operator is not Operator.IDENTITY:
+        transform = transforming(operator, dtype)
+        return lambda x: transform(view(x))
+    if plan.slots[slot].tensor.dtype == step.dtype:
+        return view
+    return lambda x: view(x).astype(dtype)
 
 
 # --- loop by loop -----------------------------------------------------------------------------
@@ -256,7 +320,7 @@ def _direct_loops(
     def direct(inputs: Sequence[Array], out: Array, memory: Array) -> None:
         kernel(*flatten(inputs[step.a]), *flatten(inputs[step.b]), *flatten(out))
 
-    own = _scaling_bytes(plan, step)
+    own = scaling_bytes(plan, step)
     if workspace or tiles:
         return Prepared(run, workspace, tiles, own)
     return Prepared(run, own=own, direct=direct)
@@ -437,7 +501,6 @@ def few_sums(plan: Plan) -> FewSums | None:
         or order is None
         or operation.addend is not None
         or not _is_plain(operation)
-        or plain_product(plan) is not None
     ):
         return None
     operands = (*operation.inputs, operation.output)
@@ -446,10 +509,15 @@ def few_sums(plan: Plan) -> FewSums | None:
 
 
 def _packed_order(tensor: TensorDescriptor) -> Literal["F", "C"] | None:
-    """How a packed tensor lies: its first modes fastest, or its last ones."""
-    if tensor.steps == packed_strides(tensor.extents):
+    """How a packed tensor lies: its first modes fastest, or its last ones.
+
+    Strides of extent 1 mean nothing: the same path is taken whatever an array says of them.
+    """
+    long = [(n, step) for n, step in zip(tensor.extents, tensor.steps, strict=True) if n != 1]
+    extents, steps = [n for n, _ in long], tuple(step for _, step in long)
+    if steps == packed_strides(extents):
         return "F"
-    if tensor.steps[::-1] == packed_strides(tensor.extents[::-1]):
+    if steps[::-1] == packed_strides(extents[::-1]):
         return "C"
     return None
 

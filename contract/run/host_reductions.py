@@ -10,15 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, prod
+from typing import Any
 
 import numpy as np
 
 from contract.layout import fuse, packed_strides
 from contract.operators import Operator
-from contract.plan import Plan, Reduce, View
+from contract.plan import Plan, Reduce, Source, View
 from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
 from contract.run.host_kernels import SMALL_ELEMENTS, CopyKernel, HostKernels, flatten
-from contract.run.host_operators import UFUNCS, apply_operator, spare_elements, transformed
+from contract.run.host_operators import UFUNCS, apply_operator, spare_elements, transforming
 from contract.run.host_views import Array, compact_strides, viewer
 from contract.run.memory import Cutter
 from contract.run.steps import Memory, Prepared, Scalars, share
@@ -141,25 +142,47 @@ def _small(plan: Plan, step: Reduce) -> Prepared:
     dtype, function = np.dtype(step.dtype), UFUNCS[step.operator]
     read = viewer(plan.slots[source.view.slot].tensor, step.extents, source.view.strides)
     write = viewer(plan.slots[target.slot].tensor, kept, target.strides)
-    plus = None
-    if addend is not None:
-        plus = viewer(plan.slots[addend.view.slot].tensor, kept, addend.view.strides)
+    reduce, transform = function.reduce, transforming(source.operator, dtype)
+    slot, into = source.view.slot, target.slot
+    factor = None if source.scalar is None else source.scalar.value
+    add = None if addend is None else _small_addend(plan, addend, kept, dtype)
+    # Two dimensions and more may be gone through in another order where the result has another.
+    in_place = len(kept) < 2 and add is None and plan.slots[into].tensor.dtype == step.dtype
+    is_plain = source.operator is Operator.IDENTITY
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
-        with np.errstate(all="ignore"):
-            view = transformed(read(slots[source.view.slot]), source.operator, dtype)
-            value = function.reduce(view, axis=axes, dtype=dtype)
-            if source.scalar is not None and scalars[source.scalar.value] != 1:
-                value = np.multiply(value, scalars[source.scalar.value], dtype=dtype)
-            if addend is not None and plus is not None and addend.scalar is not None:
-                beta = scalars[addend.scalar.value]
-                if beta != 0:
-                    c = transformed(plus(slots[addend.view.slot]), addend.operator, dtype)
-                    value = value + np.multiply(c, beta, dtype=dtype)
-            np.copyto(write(slots[target.slot]), value, casting="unsafe")
+        x = read(slots[slot]) if is_plain else transform(read(slots[slot]))
+        if in_place and (factor is None or scalars[factor] == 1):
+            reduce(x, axes, dtype, write(slots[into]))
+            return
+        value = reduce(x, axes, dtype)
+        if factor is not None and scalars[factor] != 1:
+            value = np.multiply(value, scalars[factor], dtype=dtype)
+        if add is not None:
+            value = add(value, slots, scalars)
+        np.copyto(write(slots[into]), value, casting="unsafe")
 
     size = max(prod(step.extents), prod(kept))  # of no elements a result is made all the same
     return Prepared(run, own=4 * size * dtype.itemsize)
+
+
+def _small_addend(
+    plan: Plan, addend: Source, kept: tuple[int, ...], dtype: np.dtype[Any]
+) -> Callable[[Array, Sequence[Array], Scalars], Array] | None:
+    """(value, slots, scalars) -> value + beta * op(C); C is not read where beta is 0."""
+    if addend.scalar is None:
+        return None
+    slot, factor = addend.view.slot, addend.scalar.value
+    read = viewer(plan.slots[slot].tensor, kept, addend.view.strides)
+    transform = transforming(addend.operator, dtype)
+
+    def added(value: Array, slots: Sequence[Array], scalars: Scalars) -> Array:
+        beta = scalars[factor]
+        if beta == 0:
+            return value
+        return np.asarray(value + np.multiply(transform(read(slots[slot])), beta, dtype=dtype))
+
+    return added
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from contract.run.host_views import Array
 from contract.run.memory import Cutter
 from contract.run.workers import Workers
 
-__all__ = ["Direct", "Memory", "Prepared", "Run", "Scalars", "product_work", "share"]
+__all__ = ["Direct", "Memory", "Prepared", "Run", "Scalars", "later", "product_work", "share"]
 
 
 ELEMENT_WORK = 32  # operations that take as long as packing or writing an element
@@ -45,6 +45,18 @@ class Prepared:
     own: int = 0
     direct: Direct | None = None
     direct_bytes: int = 0
+
+
+def later(make: Callable[[], Run]) -> Run:
+    """What ``make`` makes when it is first called: for steps that most plans never run."""
+    made: list[Run] = []
+
+    def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
+        if not made:
+            made.append(make())
+        made[0](slots, scalars, memory)
+
+    return run
 
 
 def product_work(step: Gett) -> int:

@@ -1,10 +1,8 @@
 """Calls in CUDA graphs: captured by the user, and recorded by an expression; on the host too."""
 
-import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +15,7 @@ from tests.corpus.checks import values
 from tests.corpus.test_streams import CALLS, made, quiet
 from tests.devices import Device, Gpu
 from tests.emulator.cupy_surface.surface import counters, installed
+from tests.readme import blocks, run
 
 MODES = range(3)  # global, of the thread, relaxed
 CHAIN = "mk,kn,nj->mj"  # with a temporary in between
@@ -202,12 +201,10 @@ def test_a_captured_call_only_launches(fake: Gpu, rng: np.random.Generator) -> N
 
 
 def test_the_example_of_the_readme(fake: Gpu, rng: np.random.Generator) -> None:
-    text = Path(ct.__file__).parents[1].joinpath("README.md").read_text()
-    blocks = re.findall(r"```py\n(.*?)```", text, flags=re.S)
-    (block,) = (each for each in blocks if "begin_capture" in each)
+    (block,) = (each for each in blocks() if "begin_capture" in each.code)
     u, v = rng.random((4, 5, 6)), rng.random((7, 5))
     names = {"cupy": fake.cupy, "ct": ct, "U": fake.array(u), "V": fake.array(v)}
-    exec(block, names)
+    run(block, names)
     assert names["handle"].captured_bytes == 0
     wanted = np.einsum("abc,kb->ca", u, v)
     np.testing.assert_allclose(fake.numpy(names["P"]), 2 * wanted)

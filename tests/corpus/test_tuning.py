@@ -105,7 +105,7 @@ def test_an_expression_takes_the_settled_plan(
         close(device.numpy(planned(*arrays, alpha=2)), given, 2)
         finish(device)
     assert planned._call.loaded.settled
-    assert planned._signature is not None
+    assert planned._known
     assert planned.plan == planned._call.loaded.plan
 
 

@@ -4,11 +4,9 @@ The arrays are the emulator's. Plans are run by the host's kernels on copies of 
 this holds whatever kernels there are for a device.
 """
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +22,7 @@ from contract.plan import Plan
 from contract.run.device_arrays import DeviceArrays
 from contract.run.executor import Footprint, Loaded, Scalars
 from contract.run.host import HostExecutor
+from tests.readme import blocks, run
 
 from .cupy_surface import counters, installed
 
@@ -508,10 +507,9 @@ def test_a_cached_call_neither_parses_nor_plans(cupy: Any, monkeypatch: pytest.M
 
 
 def test_the_example_of_the_readme(cupy: Any) -> None:
-    text = Path(ct.__file__).parents[1].joinpath("README.md").read_text()
-    (block,) = (b for b in re.findall(r"```python\n(.*?)```", text, re.S) if "import cupy" in b)
-    names = {"contract": ct.contract, "A": RNG.random((4, 5, 6)), "B": RNG.random((7, 5))}
-    exec(block, names)
+    (block,) = (each for each in blocks() if "import cupy" in each.code)
+    names = {"ct": ct, "A": RNG.random((4, 5, 6)), "B": RNG.random((7, 5))}
+    run(block, names)
     np.testing.assert_allclose(names["W"].get(), np.einsum("abc,kb->ac", names["A"], names["B"]))
 
 

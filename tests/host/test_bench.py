@@ -2,17 +2,22 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from math import inf, isnan, nan, prod
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
+import contract
 from bench import __main__ as command
-from bench import busy, candidates, peers, report
+from bench import busy, candidates, peers, planning, programs, report
 from bench import measure as bench_measure
 from bench.device import HOST, Array, Ceilings, Host, Run, Sizes
 from bench.draws import EXTENTS, FLOPS, LARGEST, MODES, Drawn, contractions
@@ -792,6 +797,56 @@ def test_each_contestant_permutes_into_memory_of_its_own() -> None:
     values = case.reference().values
     assert all(np.array_equal(each, values) for each in results)
     assert np.isnan(unwritten(values)).all()
+
+
+@pytest.mark.parametrize("group", planning.GROUPS)
+def test_what_is_planned_is_a_call_that_is_right(group: planning.Group) -> None:
+    for each in group.make(Random(1))[:3]:
+        if len(each.operands) < 7:
+            wanted = np.einsum(each.text, *each.operands)
+            np.testing.assert_allclose(contract.contract(each.text, *each.operands), wanted)
+        assert len(each.operands) == 1 + each.text.count(",")
+
+
+def test_planning_prints_a_row_for_each_family(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(("planning", "--cases", "pairs", "--repeat", "1")) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in printed[1:]] == [["pairs", "numpy"], ["pairs", "auto"]]
+
+
+def test_programs_are_run_by_both_and_compared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    holder = SimpleNamespace(einsum=np.einsum)
+    x = np.arange(6.0).reshape(2, 3)
+    calls: list[object] = []
+
+    def ours(*given: object) -> object:
+        calls.append(given)
+        return contract.einsum(*given)
+
+    def made() -> tuple[Callable[[], object], Callable[[], AbstractContextManager[object]]]:
+        run = partial(lambda: holder.einsum("ij,kj->ik", x, x))
+        return run, lambda: programs.replaced([holder], {"einsum": ours})
+
+    def missing() -> NoReturn:
+        raise ImportError("no such library")
+
+    known = programs.Program("here", made), programs.Program("not", missing)
+    monkeypatch.setattr(programs, "PROGRAMS", known)
+    assert command.main(("programs", "--repeat", "2")) == 0
+    missed, _, row = capsys.readouterr().out.splitlines()
+    assert missed == "missing: not: no such library"
+    assert row.split()[0] == "here"
+    assert row.split()[-4:-2] == ["1", "0"]
+    assert len(calls) == 5
+    assert holder.einsum is np.einsum
+
+
+def test_a_program_whose_results_differ_is_refused() -> None:
+    results = iter((1.0, 2.0))
+    with pytest.raises(ValueError, match=r"2\.0 where NumPy finds 1\.0"):
+        programs.measured("x", lambda: next(results), nullcontext, 1)
 
 
 # --- beside busy processes ------------------------------------------------------------------------

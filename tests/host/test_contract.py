@@ -2,6 +2,7 @@
 
 import tracemalloc
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -11,6 +12,10 @@ import pytest
 
 import contract as ct
 from contract import request
+from contract.expression import Notation
+from contract.plan import Elementwise, Plan
+from contract.run import host
+from contract.run.steps import Prepared
 from tests.reference import UNARY, assert_within_bound
 
 A, B = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
@@ -603,6 +608,44 @@ def test_a_cached_call_neither_parses_nor_plans(monkeypatch: pytest.MonkeyPatch)
             monkeypatch.setattr(request, name, refuse)
         np.testing.assert_array_equal(ct.contract("ij,jk->ki", A, B, handle=handle), first)
         assert handle.plans.statistics.hits == 1
+
+
+def test_a_text_is_parsed_once_for_all_extents(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    parse = request.parse
+
+    def noted(text: str, count: int | None = None) -> Notation:
+        parsed.append(text)
+        return parse(text, count)
+
+    monkeypatch.setattr(request, "parse", noted)
+    with ct.Handle() as handle:
+        for n in range(2, 7):
+            found = ct.contract("uvw,xv->wux", np.ones((n, 3, 2)), np.ones((n, 3)), handle=handle)
+            assert found.shape == (2, n, n)
+        assert handle.plans.statistics.misses == 5
+    assert parsed == ["uvw,xv->wux"]
+
+
+def test_steps_that_few_calls_run_are_prepared_by_the_first_that_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepared: list[object] = []
+    prepare = host.prepare_elementwise
+
+    def noted(plan: Plan, step: Elementwise, *more: Any) -> Prepared:
+        prepared.append(step)
+        return prepare(plan, step, *more)
+
+    monkeypatch.setattr(host, "prepare_elementwise", noted)
+    monkeypatch.setenv("CONTRACT_CHECK", "0")
+    with ct.Handle() as handle:
+        call = partial(ct.contract, "ij,jk->ik", A, B, handle=handle)
+        np.testing.assert_allclose(call(), A @ B)
+        assert not prepared
+        for _ in range(2):
+            np.testing.assert_array_equal(call(alpha=0), np.zeros((2, 4)))
+        assert len(prepared) == 1
 
 
 def test_every_option_is_part_of_the_key(handle: ct.Handle, rng: np.random.Generator) -> None:

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from contract import Handle, contract, contract_expression
+from contract import Handle, contract, contract_expression, einsum
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +22,9 @@ SMALL = {
     "b,c->b": ((9,), (5,)),
     "ab,bc->ac": ((5, 6), (6, 7)),
     "abc,bd->dac": ((3, 4, 5), (4, 6)),
+    "aecd,afcd->ce": ((7, 1, 9, 1), (7, 5, 9, 1)),  # NumPy gives extents 1 any strides
+    "eaf,cead->eaf": ((7, 1, 3), (4, 7, 1, 3)),
+    ",dabc,c->ad": ((), (4, 1, 13, 7), (7,)),
 }
 
 
@@ -31,7 +34,7 @@ SMALL = {
 def test_first_and_later_calls(
     handle: Handle, text: str, dtype: str, order: str, rng: np.random.Generator
 ) -> None:
-    operands = [rng.standard_normal(shape).astype(dtype) for shape in SMALL[text]]
+    operands = [np.asarray(rng.standard_normal(shape)).astype(dtype) for shape in SMALL[text]]
     first = contract(text, *operands, order=order, handle=handle)
     into = np.full_like(first, np.nan)
     planned = contract_expression(text, *operands, order=order, handle=handle)
@@ -39,6 +42,7 @@ def test_first_and_later_calls(
         contract(text, *operands, order=order, handle=handle),
         contract(text, *operands, order=order, handle=handle, out=into),
         planned(),
+        planned(out=np.full_like(first, np.nan)),
     ):
         assert other.flags.f_contiguous == first.flags.f_contiguous
         np.testing.assert_array_equal(other, first)
@@ -73,3 +77,41 @@ def test_results_without_elements() -> None:
     """numpy.einsum accesses memory behind such results, so nobody may call it."""
     done = subprocess.run([sys.executable, "-c", EMPTY], timeout=60, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def _drawn(rng: np.random.Generator) -> tuple[str, list[np.ndarray]]:
+    """A small expression; extents of 1 are frequent, and operands lie in memory in any way."""
+    extents = dict(zip("abcdef", rng.choice([1, 2, 3, 5, 7, 13], 6), strict=True))
+    terms = ["".join(rng.permutation(list(extents))[: rng.integers(0, 5)]) for _ in range(3)]
+    terms = terms[: rng.integers(1, 4)]
+    operands = []
+    for term in terms:
+        axes = rng.permutation(len(term))
+        shape = np.array([extents[x] for x in term], int)
+        x = np.asarray(rng.standard_normal(shape[axes]).transpose(np.argsort(axes)))
+        operands.append(x[(slice(None, None, -1),) * int(rng.integers(0, x.ndim + 1))])
+    labels = sorted(set("".join(terms)))
+    output = "".join(rng.permutation(labels)[: rng.integers(0, 5)])
+    return f"{','.join(terms)}->{output}", operands
+
+
+@pytest.mark.parametrize("order", "FCKA")
+def test_any_expression(handle: Handle, order: str, rng: np.random.Generator) -> None:
+    for _ in range(60):
+        text, operands = _drawn(rng)
+        first = contract(text, *operands, order=order, handle=handle)
+        new = contract(text, *operands, order=order, handle=handle)
+        into = np.full_like(first, np.nan)
+        contract(text, *operands, order=order, handle=handle, out=into)
+        assert first.tobytes("A") == new.tobytes("A"), text
+        assert first.tobytes("C") == into.tobytes("C"), text
+
+
+def test_einsum(rng: np.random.Generator) -> None:
+    for _ in range(200):
+        text, operands = _drawn(rng)
+        first = np.array(einsum(text, *operands))
+        into = np.full_like(first, np.nan)
+        einsum(text, *operands, out=into)
+        assert first.tobytes("C") == np.asarray(einsum(text, *operands)).tobytes("C"), text
+        assert first.tobytes("C") == into.tobytes("C"), text

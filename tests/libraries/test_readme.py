@@ -1,31 +1,48 @@
-"""The README's recipes run, in order."""
+"""The README's blocks that need other libraries run, in order, and do what is said beside them."""
 
-import re
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-README = Path(__file__).parents[2] / "README.md"
-TEXT = README.read_text() if README.exists() else ""
-SECTION = TEXT.partition("## With other libraries")[2].partition("\n## ")[0]
-pytestmark = pytest.mark.skipif(not TEXT, reason="the README is not beside an installed package")
+from tests.readme import README, Block, blocks, run
+
+pytestmark = pytest.mark.skipif(
+    not README.exists(), reason="the README is not beside an installed package"
+)
+ELSEWHERE = {"cupy", "gpu4pyscf"}  # tests/emulator and tests/corpus have a CuPy
+CHECKS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "torch": lambda names: names["u"].grad.shape == (4, 5, 6),
+    "jax": lambda names: (np.asarray(names["slope"]) == 3).all(),
+    "cotengra": lambda names: "engine" in names,
+    "pyscf": lambda names: -0.3 < names["energy"] < -0.1,
+    "distributed": lambda names: names["client"].status == "closed",
+}
 
 
-def test_the_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("torch", "jax", "cotengra", "quimb", "pyscf"):
+def _mine() -> list[Block]:
+    return [each for each in blocks() if each.needs and not ELSEWHERE & set(each.needs)]
+
+
+def test_every_block_is_looked_at() -> None:
+    assert {each.needs[0] for each in _mine()} == set(CHECKS)
+
+
+@pytest.mark.parametrize("needed", CHECKS)
+def test_the_recipes(needed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = (each for each in _mine() if each.needs[0] == needed)
+    for name in block.needs:
         pytest.importorskip(name)
-    from pyscf import lib
+    if needed == "pyscf":
+        from pyscf import lib
 
-    monkeypatch.setattr(lib, "einsum", lib.einsum)  # the recipe replaces it
+        monkeypatch.setattr(lib, "einsum", lib.einsum)  # the recipe replaces it
     names: dict[str, Any] = {}
-    blocks = re.findall(r"```python\n(.*?)```", SECTION, flags=re.S)
-    runnable = [each for each in blocks if "gpu4pyscf" not in each]
-    assert len(runnable) == 5
-    for block in runnable:
-        exec(block, names)
-    assert lib.einsum.__code__.co_filename == "<string>"
-    assert names["A"].grad.shape == (4, 5, 6)
-    np.testing.assert_allclose(names["slope"], np.full((3, 4), 3.0))
-    assert -0.3 < names["energy"] < -0.1
+    for before in blocks():  # what was defined so far
+        if before == block:
+            break
+        if not before.needs:
+            run(before, names)
+    run(block, names)
+    assert CHECKS[needed](names)

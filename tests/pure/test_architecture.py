@@ -11,7 +11,7 @@ from contract import config, errors
 PACKAGE = Path(contract.__file__).parent
 
 LEVELS = (
-    {"errors", "text", "lattice", "version", "replacing", "forks", "whole"},
+    {"errors", "text", "lattice", "version", "replacing", "forks", "whole", "choices"},
     {"config", "layout", "compute", "workspace", "order", "cache", "autotune", "sizes"},
     {"operators", "heuristics", "expression", "network", "kernels.architectures"},
     {"gradients", "descriptors", "kernels.blas_model", "kernels.configurations", "kernels.names"},

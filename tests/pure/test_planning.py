@@ -1,6 +1,8 @@
 """Plans without arrays: descriptors in, frozen steps out."""
 
 import pickle
+from itertools import islice
+from random import Random
 
 import opt_einsum
 import pytest
@@ -9,10 +11,11 @@ from hypothesis import strategies as st
 
 from contract import Algo, Contraction, Operand, Operator, PlanPreference, TensorDescriptor
 from contract.errors import InvalidValueError, NotSupportedError, UnsupportedTypeError
-from contract.heuristics import COMPILED, HOST, NARROW_BLAS
+from contract.heuristics import COMPILED, HOST, NARROW_BLAS, Cpu
 from contract.order import pairs_of
 from contract.plan import Elementwise, Gemm, Gett, Kind, Permute, Plan, Reduce
-from contract.planner import make_plan
+from contract.planner import make_plan, ranked_plans
+from contract.verification import verify
 from contract.workspace import ALIGNMENT, Lifetime, place
 
 
@@ -127,6 +130,50 @@ def test_candidates_are_ordered_by_predicted_time() -> None:
     times = [candidate.seconds for candidate in decision.candidates]
     assert times == sorted(times)
     assert sum(candidate.chosen for candidate in decision.candidates) == 1
+
+
+@pytest.mark.parametrize("cpu", [HOST, COMPILED, NARROW_BLAS])
+@pytest.mark.parametrize("most", [4, 12, 40])
+def test_what_is_certain_to_lose_is_left_out_and_the_choice_is_the_same(
+    cpu: Cpu, most: int
+) -> None:
+    chosen, fewer = Random(most), 0
+    for _ in range(60):
+        asked = pair(chosen, most)
+        whole = make_plan(asked, machine=cpu)
+        winner = next(ranked_plans(asked, PlanPreference(), cpu, every=False))
+        assert (winner.steps, winner.slots, winner.seconds) == (
+            whole.steps,
+            whole.slots,
+            whole.seconds,
+        )
+        counts = [len(each.considered[-1].candidates) for each in (winner, whole)]
+        assert counts[0] <= counts[1]
+        fewer += counts[0] < counts[1]
+    assert fewer
+
+
+def test_ranks_are_planned_apart_where_the_first_copies_an_operand() -> None:
+    asked = operation("abc bac", "cba", a=3000, b=900, c=4)
+    plans = list(islice(ranked_plans(asked, PlanPreference(), COMPILED), 3))
+    assert [type(step) for step in plans[0].steps] == [Permute, Elementwise]
+    for plan in plans:
+        verify(plan)
+
+
+PAIRS = ("klm kln lmn", "akb kcd dabc", "ab cd bdac", "lka lkcb labc")
+
+
+def pair(chosen: Random, most: int) -> Contraction:
+    """A product with its modes in any order."""
+    a, b, d = chosen.choice(PAIRS).split()
+    extents = {mode: chosen.randint(2, most) for mode in a + b}
+    terms = f"{shuffled(chosen, a)} {shuffled(chosen, b)}"
+    return operation(terms, shuffled(chosen, d), **extents)
+
+
+def shuffled(chosen: Random, modes: str) -> str:
+    return "".join(chosen.sample(modes, len(modes)))
 
 
 def test_intermediates_are_laid_out_for_their_reader() -> None:
