@@ -12,6 +12,7 @@ from numbers import Number, Real
 from typing import Any
 
 from contract.errors import UnsupportedTypeError
+from contract.text import shown
 
 __all__ = [
     "COMPUTE_TYPES",
@@ -160,7 +161,7 @@ def item_size(dtype: str) -> int:
     """Bytes of one element; UnsupportedTypeError names the supported types otherwise."""
     if not isinstance(dtype, str) or dtype not in _ITEM_SIZES:
         raise UnsupportedTypeError(
-            f"Data type {dtype!r} is not supported; supported are {', '.join(_ITEM_SIZES)}."
+            f"Data type {shown(dtype)} is not supported; supported are {', '.join(_ITEM_SIZES)}."
         )
     return _ITEM_SIZES[dtype]
 
