@@ -198,7 +198,8 @@ def _least_of_gemm(
     loops: tuple[Loop, ...], extents: Mapping[Kind, int], dtype: str, cpu: Cpu
 ) -> float:
     """What matrix products take at least, each operand read or written in one run."""
-    products = cpu.product_seconds(*map(extents.__getitem__, MATRICES), dtype)
+    count, m, n, k = map(extents.__getitem__, MATRICES)
+    products = cpu.product_seconds(count, m, n, k, dtype)
     sizes = [extent_of([*filter(stride, loops)]) for stride, _ in LACKING]
     return cpu.call + products + sum([cpu.stream_seconds(n, n, dtype, True) for n in sizes])
 
