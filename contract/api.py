@@ -9,9 +9,10 @@ import numpy as np
 
 from contract.call_text import said
 from contract.compute import ComputeType
-from contract.descriptors import PlanPreference, TensorDescriptor
+from contract.descriptors import PlanPreference, TensorDescriptor, is_integer
 from contract.errors import InvalidValueError, UnsupportedTypeError
 from contract.evaluation import (
+    array_of,
     beta_of,
     bound_call,
     cuts_of,
@@ -40,6 +41,7 @@ from contract.run.graph import CapturedContraction
 from contract.run.libraries import library_of, numpy_type
 from contract.run.picture import draw
 from contract.run.progress import reporting
+from contract.text import shown
 from contract.whole import allowed, read_as, while_compiling, whole
 
 __all__ = ["ContractExpression", "contract", "contract_expression", "contract_trinary"]
@@ -191,7 +193,9 @@ def contract_expression(
         try:
             kind = np.dtype(numpy_type(dtype))
         except TypeError:
-            raise UnsupportedTypeError(f"dtype is a NumPy data type: it is {dtype!r}.") from None
+            raise UnsupportedTypeError(
+                f"dtype is a NumPy data type: it is {shown(dtype)}."
+            ) from None
         given = tuple(_operand(x, kind) for x in operands)
         _check_constants(constants, given)
         return ContractExpression(written, given, options, handle, executor, progress)
@@ -199,11 +203,13 @@ def contract_expression(
 
 def _check_constants(constants: Any, given: Sequence[Any]) -> None:
     if not np.iterable(constants) or isinstance(constants, str):
-        raise InvalidValueError(f"constants are positions of operands: they are {constants!r}.")
+        raise InvalidValueError(
+            f"constants are positions of operands: they are {shown(constants)}."
+        )
     for at in constants:
         arrays = [i for i, x in enumerate(given) if is_array(x)]
-        if at not in arrays:
-            raise InvalidValueError(f"Constant {at!r} must be an array among the operands.")
+        if not is_integer(at) or at not in arrays:
+            raise InvalidValueError(f"Constant {shown(at)} must be an array among the operands.")
 
 
 def _operand(x: Any, dtype: np.dtype[Any]) -> TensorDescriptor | Array:
@@ -218,13 +224,13 @@ def _packed(shape: Any, dtype: np.dtype[Any]) -> TensorDescriptor:
         if isinstance(error, InvalidValueError):
             raise
         raise InvalidValueError(
-            f"An operand is a shape, a TensorDescriptor or an array: {shape!r} is none."
+            f"An operand is a shape, a TensorDescriptor or an array: {shown(shape)} is none."
         ) from None
 
 
-def _kept(arrays: Arrays, x: Any) -> Any:
+def _kept(arrays: Arrays, x: Any, name: str) -> Any:
     """``x`` as a plain array, or as the library's that it is."""
-    return arrays.as_array(x) if library_of(x) is None else x
+    return array_of(arrays, name, x) if library_of(x) is None else x
 
 
 def _layout(arrays: Arrays, x: Any) -> Layout:
@@ -272,7 +278,7 @@ class ContractExpression:
         self._elsewhere: dict[Handle, ContractExpression] = {}
         self._arrays = self._handle.arrays
         require_one_kind(self._arrays, [(f"operand {at}", x) for at, x in given.items()])
-        constants = {at: _kept(self._arrays, x) for at, x in given.items()}
+        constants = {at: _kept(self._arrays, x, f"operand {at}") for at, x in given.items()}
         layouts = [_layout(self._arrays, constants.get(at, x)) for at, x in enumerate(operands)]
         foldable = {at: x for at, x in constants.items() if library_of(x) is None}
         folded = fold(self._handle, written, layouts, foldable, options)
@@ -444,7 +450,9 @@ class ContractExpression:
             )
         given = joined(self._with_constants(operands, constants))
         require_kind(self._arrays, given)
-        every = [_kept(self._arrays, x) for x in given]
+        every = [
+            _kept(self._arrays, x, f"operand {self._positions[at]}") for at, x in enumerate(given)
+        ]
         for at in self._variable:
             x, (shape, _, dtype, _) = every[at], self._layouts[at]
             name = f"Operand {self._positions[at]}"

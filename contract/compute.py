@@ -13,6 +13,7 @@ from typing import Any
 
 from contract.choices import Choice
 from contract.errors import UnsupportedTypeError
+from contract.text import shown
 
 __all__ = [
     "COMPUTE_TYPES",
@@ -163,7 +164,7 @@ def item_size(dtype: str) -> int:
         return _ITEM_SIZES[dtype]
     except (KeyError, TypeError):  # a NumPy type may have no hash
         raise UnsupportedTypeError(
-            f"Data type {dtype!r} is not supported; supported are {', '.join(_ITEM_SIZES)}."
+            f"Data type {shown(dtype)} is not supported; supported are {', '.join(_ITEM_SIZES)}."
         ) from None
 
 

@@ -25,6 +25,7 @@ from contract.layout import named_layout, overlaps, packed_strides, span, vector
 from contract.operators import BinaryOperator, Operator, require, require_binary
 from contract.order import frozen
 from contract.sizes import ADDRESSABLE_BYTES, memory_bytes
+from contract.text import shown
 
 __all__ = [
     "Algo",
@@ -85,7 +86,9 @@ class TensorDescriptor:
         C/x, (D,) H, W, x.
         """
         if not isinstance(extents, Mapping):
-            raise InvalidValueError(f"extents has one for each mode by name: it is {extents!r}.")
+            raise InvalidValueError(
+                f"extents has one for each mode by name: it is {shown(extents)}."
+            )
         _integers("extents", extents.values())
         modes, group = parse_layout(layout)
         if group:
@@ -115,7 +118,7 @@ def _integers(name: str, values: Any) -> tuple[int, ...]:
     try:
         return tuple(map(index, values))
     except TypeError:
-        raise InvalidValueError(f"{name} are integers: they are {values!r}.") from None
+        raise InvalidValueError(f"{name} are integers: they are {shown(values)}.") from None
 
 
 def _alignment(alignment: Any, dtype: str) -> int:
@@ -126,7 +129,7 @@ def _alignment(alignment: Any, dtype: str) -> int:
     is_power = is_integer(alignment) and alignment > 0 and not alignment & (alignment - 1)
     if not is_power:
         raise InvalidValueError(
-            f"An alignment is a power of two, in bytes: it is {alignment!r} for {dtype}."
+            f"An alignment is a power of two, in bytes: it is {shown(alignment)} for {dtype}."
         )
     return int(alignment)
 
@@ -140,7 +143,7 @@ def require_kind(name: str, value: Any, kind: Any) -> None:
     """InvalidValueError unless ``value`` is of a class, or of one of a union of them."""
     if not isinstance(value, kind):
         raise InvalidValueError(
-            f"{name} is of type {getattr(kind, '__name__', kind)}: it is {value!r}."
+            f"{name} is of type {getattr(kind, '__name__', kind)}: it is {shown(value)}."
         )
 
 
@@ -148,7 +151,7 @@ def _require_hashable(name: str, value: Any) -> None:
     try:
         hash(value)
     except TypeError:
-        raise InvalidValueError(f"{name} is hashable, as keys are: it is {value!r}.") from None
+        raise InvalidValueError(f"{name} is hashable, as keys are: it is {shown(value)}.") from None
 
 
 def _require_addressable(tensor: TensorDescriptor) -> None:
@@ -181,7 +184,7 @@ class Operand:
             hash(self.modes)
         except TypeError:
             raise InvalidValueError(
-                f"Modes are hashable labels: they are {self.modes!r}."
+                f"Modes are hashable labels: they are {shown(self.modes)}."
             ) from None
         if len(self.modes) != len(self.tensor.extents):
             raise InvalidValueError(
@@ -469,7 +472,7 @@ def _check_elementwise(operation: ElementwiseOperation) -> None:
     if padding is not None and not holds(output.tensor.dtype, padding.value):
         raise InvalidValueError(
             f"The padding's value must be a value of {output.tensor.dtype}: "
-            f"it is {padding.value!r}."
+            f"it is {shown(padding.value)}."
         )
 
 
@@ -536,7 +539,8 @@ class PlanPreference:
                 require_kind(name, getattr(self, name), kind)
         if not is_integer(self.incremental_count) or self.incremental_count < 1:
             raise InvalidValueError(
-                f"incremental_count is an integer of 1 or more: it is {self.incremental_count!r}."
+                "incremental_count is an integer of 1 or more: it is "
+                f"{shown(self.incremental_count)}."
             )
         if not isinstance(self.path, str):
             object.__setattr__(self, "path", frozen(self.path))
@@ -548,7 +552,7 @@ class PlanPreference:
         for name in ("kernel_rank", "workspace_limit", "memory_limit"):
             value = getattr(self, name)
             if value is not None and (not is_integer(value) or value < 0):
-                raise InvalidValueError(f"{name} is an integer of 0 or more: it is {value!r}.")
+                raise InvalidValueError(f"{name} is an integer of 0 or more: it is {shown(value)}.")
 
     @property
     def temporary_limit(self) -> int | None:

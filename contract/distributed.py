@@ -35,6 +35,7 @@ from contract.run.executor import Loaded, Scalars
 from contract.run.progress import counted, reporting
 from contract.run.sliced import SlicedPlan, Sums, part
 from contract.slicing import Chunked, Region, number_of, regions
+from contract.text import shown
 
 __all__ = ["run_batch", "spread"]
 
@@ -128,7 +129,7 @@ def workers_of(executor: Any) -> Workers:
     if not callable(getattr(executor, "submit", None)):
         raise InvalidValueError(
             "executor is an executor of concurrent.futures or a dask.distributed.Client: "
-            f"it is {executor!r}."
+            f"it is {shown(executor)}."
         )
     return Pool(executor)
 

@@ -22,6 +22,7 @@ from contract.operators import BinaryOperator, Operator, binary
 from contract.order import frozen
 from contract.request import Combination, Options, Reducing, Written
 from contract.run.arrays import Array
+from contract.text import shown
 from contract.whole import whole
 
 __all__ = ["elementwise_binary", "elementwise_trinary", "permute", "reduce"]
@@ -229,6 +230,6 @@ def _pairs(padding: Any) -> tuple[tuple[int, int], ...]:
         pairs = tuple((index(left), index(right)) for left, right in padding)
     except (TypeError, ValueError):
         raise InvalidValueError(
-            f"padding is a pair (left, right) for each mode of the result: it is {padding!r}."
+            f"padding is a pair (left, right) for each mode of the result: it is {shown(padding)}."
         ) from None
     return pairs

@@ -25,8 +25,10 @@ from contract.run.call import BoundCall, Call
 from contract.run.cupy_module import cupy_of, import_cupy
 from contract.run.executor import Scalars
 from contract.run.libraries import library_of, numpy_type
+from contract.text import shown
 
 __all__ = [
+    "array_of",
     "arrays_of",
     "beta_of",
     "bound_call",
@@ -37,6 +39,7 @@ __all__ = [
     "interleaved_arguments",
     "number_beta",
     "recalled",
+    "require_expression_first",
     "require_kind",
     "with_others",
     "written_arguments",
@@ -152,7 +155,7 @@ def bound_call(
     if not (_is_native(kind, out) and _is_native(kind, c)) or kind.layouts(operands) is None:
         operands = arrays_of(kind, operands, out, c)
     target = None if out is None else kind.as_array(out)  # a subclass has its own shapes
-    addend = None if c is None else kind.as_array(c)
+    addend = None if c is None else array_of(kind, "c", c)
     asked = frozen(asked)
     if asked is None or not _is_hashable(asked):
         asked = options
@@ -220,6 +223,7 @@ def written_arguments(
 
 def interleaved_arguments(arguments: Sequence[Any]) -> tuple[Written, tuple[Any, ...]]:
     """(array, labels, ..., output labels) -> what was written, and the arrays."""
+    require_expression_first(arguments)
     operands = tuple(arguments[0 : len(arguments) - 1 : 2])
     if not operands:
         raise InvalidValueError(
@@ -231,13 +235,22 @@ def interleaved_arguments(arguments: Sequence[Any]) -> tuple[Written, tuple[Any,
     return (sublists, output), operands
 
 
+def require_expression_first(arguments: Sequence[Any]) -> None:
+    """InvalidValueError if a text with terms stands where labels of one operand do."""
+    for at, x in enumerate(arguments):
+        if isinstance(x, str) and ("->" in x or "," in x):
+            raise InvalidValueError(
+                f"The expression comes before the operands: {shown(x)} is argument {at + 1}."
+            )
+
+
 def _labels(sublist: Any) -> tuple[Hashable, ...]:
     try:
         labels = tuple(sublist)
         hash(labels)
     except TypeError:
         raise InvalidValueError(
-            f"Labels are a sequence of hashables, one for each dimension: {sublist!r} is none."
+            f"Labels are a sequence of hashables, one for each dimension: {shown(sublist)} is none."
         ) from None
     return labels
 
@@ -257,14 +270,31 @@ def handle_for(handle: Handle | None, operands: Sequence[Any]) -> Handle:
                 return device_handle(import_cupy(), device)
         return default_handle()
     if not isinstance(handle, Handle):
-        raise InvalidValueError(f"handle is a Handle: it is {handle!r}.")
+        raise InvalidValueError(f"handle is a Handle: it is {shown(handle)}.")
     return handle
 
 
 def arrays_of(kind: Arrays, operands: Sequence[Any], out: Any = None, c: Any = None) -> list[Array]:
     """The operands as arrays; InvalidValueError if one, ``out`` or ``c`` is of another kind."""
     require_kind(kind, operands, out, c)
-    return [kind.as_array(x) for x in operands]
+    return [array_of(kind, f"operand {at}", x) for at, x in enumerate(operands)]
+
+
+def array_of(kind: Arrays, name: str, x: Any) -> Array:
+    """``x`` as an array; InvalidValueError with its type where it is nothing to multiply."""
+    found = kind.as_array(x)
+    if not (found.ndim or is_array(x) or _is_number(x, found)):
+        raise InvalidValueError(
+            f"Operands are arrays, numbers and nested sequences of numbers: {name} is of type "
+            f"{type(x).__qualname__}, of the module {type(x).__module__}."
+        )
+    return found
+
+
+def _is_number(x: Any, found: Array) -> bool:
+    """Whether what NumPy takes for one element is one, not text, a container or a tensor."""
+    is_whole = found.dtype.kind not in "SU" and not getattr(x, "shape", ())
+    return is_whole and (hasattr(type(x), "__mul__") or hasattr(type(x), "__array__"))
 
 
 def require_kind(kind: Arrays, operands: Sequence[Any], out: Any = None, c: Any = None) -> None:
@@ -281,7 +311,7 @@ def data_type(dtype: Any) -> np.dtype[Any] | None:
     try:
         found: np.dtype[Any] = np.dtype(numpy_type(dtype)).newbyteorder("=")
     except (TypeError, ValueError, SyntaxError):
-        raise UnsupportedTypeError(f"dtype is a NumPy data type: it is {dtype!r}.") from None
+        raise UnsupportedTypeError(f"dtype is a NumPy data type: it is {shown(dtype)}.") from None
     return found
 
 
@@ -295,7 +325,8 @@ def cuts_of(slices: Any) -> Cuts | None:
         hash(cuts)
     except TypeError:
         raise InvalidValueError(
-            f"slices are modes, or a mapping from modes to numbers of chunks: they are {slices!r}."
+            "slices are modes, or a mapping from modes to numbers of chunks: they are "
+            f"{shown(slices)}."
         ) from None
     return cuts
 
@@ -311,7 +342,7 @@ def beta_of(c: Any, beta: Any) -> Any:
     """beta: 1 where C is given and beta is not, 0 without C."""
     require_host_scalar("beta", beta)
     if np.ndim(beta if beta is not None else 1):
-        raise InvalidValueError(f"beta must be a scalar number: it is {beta!r}.")
+        raise InvalidValueError(f"beta must be a scalar number: it is {shown(beta)}.")
     if c is None:
         if beta is not None and beta != 0:
             raise InvalidValueError(f"beta is {beta!r}, and there is no c to scale.")

@@ -13,6 +13,7 @@ from types import EllipsisType
 
 from contract.errors import InvalidValueError
 from contract.layout import NAMED_LAYOUTS
+from contract.text import shown
 
 __all__ = ["Expression", "Notation", "interleaved", "mode_extents", "parse", "parse_layout"]
 
@@ -140,7 +141,8 @@ def parse(text: str, operand_count: int | None = None) -> Notation:
     if operand_count is not None and len(terms) != operand_count:
         raise InvalidValueError(
             f"One term for each operand: {text!r} has {len(terms)} terms, "
-            f"{operand_count} operands were given."
+            f"{operand_count} operands were given"
+            f"{', which are given one by one, not in a list' * (operand_count == 1)}."
         )
     return Notation(terms, _term(output, text) if arrow else None)
 
@@ -183,7 +185,7 @@ def interleaved(sublists: Sequence[Labels], output: Labels | None) -> Notation:
     for labels in (*sublists, *(() if output is None else (output,))):
         for label in labels:
             if not isinstance(label, Hashable):
-                raise InvalidValueError(f"A label is hashable: {label!r} is not.")
+                raise InvalidValueError(f"A label is hashable: {shown(label)} is not.")
         _with_one_ellipsis(tuple(labels), labels)
     return Notation(tuple(map(tuple, sublists)), None if output is None else tuple(output))
 
@@ -229,7 +231,7 @@ def parse_layout(name: str) -> tuple[str, int]:
     found = re.fullmatch(r"NC/([1-9][0-9]*)(D?HW)([1-9][0-9]*)", str(name))
     if found is None or found[1] != found[3]:
         raise InvalidValueError(
-            f"Unknown layout {name!r}; known are {', '.join(NAMED_LAYOUTS)} and NC/xHWx, NC/xDHWx "
-            "with a number for x."
+            f"Unknown layout {shown(name)}; known are {', '.join(NAMED_LAYOUTS)} and NC/xHWx, "
+            "NC/xDHWx with a number for x."
         )
     return f"NC{found[2]}", int(found[1])

@@ -5,6 +5,7 @@ Locks of our own guard nothing that may not be left so, and are made free in a c
 guard with locks, or change beside us, is kept still while a process is forked.
 """
 
+import logging  # noqa: F401  (what is registered last is called first: its lock is taken after ours)
 import os
 import threading
 from typing import Any, Protocol

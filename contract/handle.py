@@ -34,6 +34,7 @@ from contract.run.call import Call
 from contract.run.cupy_module import import_cupy
 from contract.run.executor import Executor, Loaded, held_bytes
 from contract.run.host import HostExecutor
+from contract.text import shown
 
 __all__ = ["Handle", "default_handle", "device_handle"]
 
@@ -326,13 +327,13 @@ def _host_executor(
 ) -> HostExecutor:
     family = settings.kernels if kernels is None else kernels
     if not isinstance(family, str) or family not in ("auto", "numba", "numpy"):
-        raise InvalidValueError(f"kernels is 'auto', 'numba' or 'numpy': it is {family!r}.")
+        raise InvalidValueError(f"kernels is 'auto', 'numba' or 'numpy': it is {shown(family)}.")
     threads = settings.threads if threads is None else threads
     if not is_integer(threads) or threads < 0:
-        raise InvalidValueError(f"threads is an integer of 0 or more: it is {threads!r}.")
+        raise InvalidValueError(f"threads is an integer of 0 or more: it is {shown(threads)}.")
     mode = settings.compile if compile is None else compile
     if not isinstance(mode, str) or mode not in ("background", "wait"):
-        raise InvalidValueError(f"compile is 'background' or 'wait': it is {mode!r}.")
+        raise InvalidValueError(f"compile is 'background' or 'wait': it is {shown(mode)}.")
     found = settings.calibration_directory, settings.check, mode == "wait", settings.most_threads
     return HostExecutor(family, threads, *found)
 
@@ -341,7 +342,7 @@ def _device_executor(settings: Settings, device: Any, given: Mapping[str, Any]) 
     for name, value in given.items():
         if value is not None:
             raise InvalidValueError(
-                f"{name} is a setting of the host: it is {value!r} for device {device!r}."
+                f"{name} is a setting of the host: it is {shown(value)} for device {device!r}."
             )
     number = _device_number(device)
     cupy = import_cupy()
@@ -365,7 +366,7 @@ def _open(cupy: Any, number: int, settings: Settings) -> Executor:
 
 def _path(path: Any) -> Path:
     if not isinstance(path, str | PathLike):
-        raise InvalidValueError(f"path is the name of a file: it is {path!r}.")
+        raise InvalidValueError(f"path is the name of a file: it is {shown(path)}.")
     return Path(path)
 
 
@@ -374,7 +375,7 @@ def _device_number(device: Any) -> int:
         return index(getattr(device, "id", device))
     except TypeError:
         raise InvalidValueError(
-            f"device is None, the number of a GPU or a cupy.cuda.Device: it is {device!r}."
+            f"device is None, the number of a GPU or a cupy.cuda.Device: it is {shown(device)}."
         ) from None
 
 
@@ -383,7 +384,7 @@ def _require_fitting(
 ) -> None:
     """InvalidValueError unless the plan is for the handle's arrays and for such a call."""
     if not isinstance(plan, Loaded):
-        raise InvalidValueError(f"A plan is what handle.plan returns: it is {plan!r}.")
+        raise InvalidValueError(f"A plan is what handle.plan returns: it is {shown(plan)}.")
     if plan.arrays.kind != arrays.kind:
         raise InvalidValueError(
             f"A plan runs where it was made: it takes {plan.arrays.kind}s, the handle "

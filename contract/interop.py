@@ -239,7 +239,7 @@ class Request:
         expression, slices = self._numbered(shapes[: self.count])
         mode = len(expression.labels)
         inputs = tuple(_with(*each, mode) for each in zip(expression.inputs, axes, strict=False))
-        place = len(expression.output) if self.options.order == "F" else 0
+        place = len(expression.output) if self.options.layout == "F" else 0
         if len(tensors) > self.count:
             tensors[-1] = self._batched_addend(tensors[-1], axes[-1], size, place)
         form = self.options.form
@@ -299,9 +299,9 @@ class Request:
         return cls(library, handle, written, options, tuple(scalars), None, None, count)
 
     def _settled_order(self, tensors: Sequence[Tensor]) -> str:
-        if self.options.order == "A":
+        if self.options.layout == "A":
             return "F" if all(map(self.library.is_column_major, tensors[: self.count])) else "C"
-        return "F" if self.options.order == "F" else "C"
+        return "F" if self.options.layout == "F" else "C"
 
     def _numbered(self, shapes: Sequence[tuple[int, ...]]) -> tuple[Expression, Cuts | None]:
         """The expression, and what slices there shall be, with the numbers of modes for labels."""

@@ -10,6 +10,7 @@ from math import prod
 
 from contract.errors import InvalidValueError
 from contract.lattice import has_bounded_solution
+from contract.text import shown
 
 __all__ = [
     "NAMED_LAYOUTS",
@@ -178,7 +179,9 @@ NAMED_LAYOUTS = ("NCHW", "NHWC", "CHWN", "NCDHW", "NDHWC", "CDHWN")
 def named_layout(name: str, extents: Mapping[str, int]) -> dict[str, int]:
     """The stride of every mode of a named layout, e.g. NHWC: C has stride 1, W stride C."""
     if name not in NAMED_LAYOUTS:
-        raise InvalidValueError(f"Unknown layout {name!r}; known are {', '.join(NAMED_LAYOUTS)}.")
+        raise InvalidValueError(
+            f"Unknown layout {shown(name)}; known are {', '.join(NAMED_LAYOUTS)}."
+        )
     _check_modes(name, extents)
     fastest_first = name[::-1]
     strides = packed_strides([extents[mode] for mode in fastest_first])

@@ -21,6 +21,7 @@ from contract.call_text import call_text
 from contract.config import LogSettings
 from contract.errors import InvalidValueError, NotSupportedError
 from contract.forks import reentrant_lock
+from contract.text import shown
 
 __all__ = [
     "LOGGER",
@@ -330,7 +331,7 @@ class _Call(AbstractContextManager[None]):
 
 def _require(name: str, value: Any, most: int) -> None:
     if not isinstance(value, int) or not 0 <= value <= most:
-        raise InvalidValueError(f"{name} is an integer from 0 to {most}: it is {value!r}.")
+        raise InvalidValueError(f"{name} is an integer from 0 to {most}: it is {shown(value)}.")
 
 
 # One for the process: lines of all handles go to one place, and programs set it up without any.

@@ -13,19 +13,25 @@ import numpy as np
 
 from contract.call_text import said
 from contract.errors import InvalidPathError, InvalidValueError, UnsupportedTypeError
-from contract.evaluation import arrays_of, handle_for, interleaved_arguments
+from contract.evaluation import (
+    arrays_of,
+    handle_for,
+    interleaved_arguments,
+    require_expression_first,
+)
 from contract.expression import Expression, mode_extents
 from contract.handle import Handle
 from contract.interop import evaluate
 from contract.layout import diagonal, overlaps
 from contract.logging import LOGGER, UNWATCHED
 from contract.numpy_layout import Factor, axes_of_loops, axes_of_product, factors_of, is_assigned
-from contract.order import Path, contraction_path, explicit_path, frozen, is_path_name
+from contract.order import PATH_NAMES, Path, contraction_path, explicit_path, frozen, is_path_name
 from contract.request import Options, Written, call_for, common_type, repeated, resolve_notation
 from contract.run.arrays import Array, Arrays, Layout, is_array, is_overridden
 from contract.run.call import Call, check_output_type
 from contract.run.libraries import library_among, numpy_type
 from contract.run.numpy_products import einsum as numpy_einsum
+from contract.text import shown
 from contract.whole import whole
 
 __all__ = ["einsum", "einsum_path"]
@@ -271,6 +277,7 @@ def _arguments(operands: Sequence[Any]) -> tuple[Written, Sequence[Any]]:
         if any(character.isspace() and character != " " for character in text):
             raise InvalidValueError(f"einsum takes spaces and no other white space: {text!r}.")
         return text, operands[1:]
+    require_expression_first(operands)
     if len(operands) == 1:
         raise InvalidValueError("Each operand is followed by its list of labels.")
     for sublist in (*operands[1::2], *(operands[-1:] if len(operands) % 2 else ())):
@@ -279,14 +286,15 @@ def _arguments(operands: Sequence[Any]) -> tuple[Written, Sequence[Any]]:
 
 
 def _require_integers(sublist: Any) -> None:
-    if isinstance(sublist, str | bytes) or not isinstance(sublist, Sequence | np.ndarray):
+    is_sequence = isinstance(sublist, Sequence) and not isinstance(sublist, str | bytes)
+    if not is_sequence and not (isinstance(sublist, np.ndarray) and sublist.ndim == 1):
         raise UnsupportedTypeError(
-            f"Labels are a sequence of integers and Ellipsis: they are {sublist!r}."
+            f"Labels are a sequence of integers and Ellipsis: they are {shown(sublist)}."
         )
     for label in sublist:
         if label is not Ellipsis and not hasattr(label, "__index__"):
             raise UnsupportedTypeError(
-                f"Each label is an integer or Ellipsis: {label!r} is neither."
+                f"Each label is an integer or Ellipsis: {shown(label)} is neither."
             )
         if label is not Ellipsis and int(label) < 0:
             raise InvalidValueError(f"Labels are not negative: {label} is.")
@@ -300,7 +308,7 @@ def _path(optimize: Any, count: int, unordered: bool = True) -> Any:
         return "auto"
     if isinstance(optimize, str):
         if count > 2 and not is_path_name(optimize):
-            raise KeyError(f"Unknown optimizer {optimize!r}.")
+            raise KeyError(f"Unknown optimizer {optimize!r}; known are {', '.join(PATH_NAMES)}.")
         return optimize if count > 2 else "auto"  # NumPy does not look at it either
     if callable(optimize):
         return optimize
@@ -308,7 +316,7 @@ def _path(optimize: Any, count: int, unordered: bool = True) -> Any:
         return _complete(optimize[1:], count)
     if len(optimize) == 2 and isinstance(optimize[0], str):
         return _path(optimize[0], count)  # the limit bounds an intermediate NumPy would make
-    raise UnsupportedTypeError(f"Did not understand the path: {optimize!r}.")
+    raise UnsupportedTypeError(f"Did not understand the path: {shown(optimize)}.")
 
 
 def _ends_in_product(optimize: Any, expression: Expression) -> bool:
@@ -324,7 +332,8 @@ def _ends_in_product(optimize: Any, expression: Expression) -> bool:
 
 def _is_explicit(optimize: Any) -> bool:
     """Whether it is a path as einsum_path gives it."""
-    return isinstance(optimize, Sequence) and len(optimize) > 0 and optimize[0] == "einsum_path"
+    is_named = isinstance(optimize, Sequence) and len(optimize) and isinstance(optimize[0], str)
+    return bool(is_named) and optimize[0] == "einsum_path"
 
 
 def _complete(path: Sequence[Any], count: int) -> Path:
@@ -343,7 +352,7 @@ def _order(order: Any) -> str:
     if not isinstance(order, str):
         raise UnsupportedTypeError(f"order must be a string: it is a {type(order).__name__}.")
     if order.upper() not in ("C", "F", "A", "K"):
-        raise InvalidValueError(f"order must be one of 'C', 'F', 'A', 'K': it is {order!r}.")
+        raise InvalidValueError(f"order must be one of 'C', 'F', 'A', 'K': it is {shown(order)}.")
     return order.upper()
 
 
@@ -351,7 +360,7 @@ def _casting(casting: Any) -> Any:
     if casting is not None and not isinstance(casting, str):
         raise UnsupportedTypeError(f"casting must be a string: it is a {type(casting).__name__}.")
     if casting not in (None, *_CASTINGS):
-        raise InvalidValueError(f"casting must be one of {_CASTINGS}: it is {casting!r}.")
+        raise InvalidValueError(f"casting must be one of {_CASTINGS}: it is {shown(casting)}.")
     return casting
 
 

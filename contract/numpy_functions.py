@@ -14,6 +14,7 @@ from contract.errors import InvalidValueError
 from contract.run.arrays import Array, is_overridden
 from contract.run.libraries import library_of
 from contract.run.numpy_products import tensordot as numpy_tensordot
+from contract.text import shown
 from contract.whole import whole
 
 __all__ = ["tensordot", "transpose"]
@@ -66,7 +67,7 @@ def _pair(axes: Any, rank: int) -> tuple[Any, Any]:
     except TypeError:
         if not isinstance(axes, Sequence | np.ndarray) or len(axes) != 2:
             raise InvalidValueError(
-                f"axes is a number of axes, or a pair of axes: it is {axes!r}."
+                f"axes is a number of axes, or a pair of axes: it is {shown(axes)}."
             ) from None
         first, second = axes
         return first, second

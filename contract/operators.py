@@ -3,6 +3,7 @@
 from contract.choices import Choice
 from contract.compute import has_compute_type, is_complex, is_real_floating
 from contract.errors import InvalidValueError, UnsupportedTypeError
+from contract.text import shown
 
 __all__ = [
     "BinaryOperator",
@@ -103,7 +104,7 @@ def unary(name: "Operator | str | None") -> Operator:
         return Operator(name)
     except ValueError:
         names = ", ".join(each.value for each in Operator)
-        raise InvalidValueError(f"Unknown operator {name!r}; known are {names}.") from None
+        raise InvalidValueError(f"Unknown operator {shown(name)}; known are {names}.") from None
 
 
 def binary(name: "BinaryOperator | str") -> BinaryOperator:
@@ -112,4 +113,4 @@ def binary(name: "BinaryOperator | str") -> BinaryOperator:
         return BinaryOperator(name)
     except ValueError:
         names = ", ".join(each.value for each in BinaryOperator)
-        raise InvalidValueError(f"Unknown operator {name!r}; known are {names}.") from None
+        raise InvalidValueError(f"Unknown operator {shown(name)}; known are {names}.") from None

@@ -8,8 +8,10 @@ from math import prod
 from typing import Any
 
 from contract.errors import InvalidPathError, InvalidValueError
+from contract.text import shown
 
 __all__ = [
+    "PATH_NAMES",
     "Pair",
     "Path",
     "contraction_path",
@@ -26,6 +28,10 @@ __all__ = [
 CALL_WORK = 1 << 12  # multiply-adds that take as long as calling a step: some microseconds
 TRIED_AT_ONCE = 4  # operands; "auto" tries all orders of so many in less time than greedily one
 MOST_BITS = 256  # of the elements of a result: what they cost is a number that floats have
+PATH_NAMES = (  # of opt_einsum's optimizers; it takes random-greedy with any number as well
+    *("auto", "auto-hq", "greedy", "eager", "opportunistic", "dp", "dynamic-programming"),
+    *("optimal", "branch-all", "branch-2", "branch-1", "random-greedy", "random-greedy-128"),
+)
 MOST_SEARCHED = 14  # operands; of more "auto" is the greedy path
 
 Modes = frozenset[int]
@@ -214,8 +220,8 @@ def _require_path(path: Any) -> None:
     known = path == "auto" or isinstance(path, bool) or callable(path)
     if not known and not (isinstance(path, str) and is_path_name(path)):
         raise InvalidValueError(
-            "optimize must be a bool, a path, an optimizer or the name of one of opt_einsum's "
-            f"optimizers: it is {path!r}."
+            "optimize must be a bool, a path, an optimizer or a name, one of "
+            f"{', '.join(PATH_NAMES)}: it is {shown(path)}."
         )
 
 
@@ -225,7 +231,7 @@ def explicit_path(path: Sequence[Any], count: int) -> tuple[Path, int]:
         groups = tuple(tuple(int(position) for position in group) for group in path)
     except (TypeError, ValueError):
         raise InvalidValueError(
-            f"A path is a sequence of groups of positions: it is {path!r}."
+            f"A path is a sequence of groups of positions: it is {shown(path)}."
         ) from None
     return groups, reduce(_contract_group, groups, count)
 

@@ -31,6 +31,7 @@ from contract.run.executor import Executor, Footprint, Loaded, footprint
 from contract.run.switching import SwitchingPlan
 from contract.run.tuned import TunedPlan, measured_fastest
 from contract.sizes import ADDRESSABLE_BYTES
+from contract.text import shown
 
 __all__ = ["Planning"]
 
@@ -266,6 +267,6 @@ def _require_types(operation: OperationDescriptor, arrays: Arrays) -> None:
     for dtype in (operation.dtype, *[operand.tensor.dtype for operand in operands]):
         if dtype not in arrays.types:
             raise UnsupportedTypeError(
-                f"Data type {dtype!r} is not one of a {arrays.kind}; supported are "
+                f"Data type {shown(dtype)} is not one of a {arrays.kind}; supported are "
                 f"{', '.join(sorted(arrays.types))}."
             )

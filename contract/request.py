@@ -49,6 +49,7 @@ from contract.run.call import (
     usable,
 )
 from contract.sizes import ADDRESSABLE_BYTES, memory_amount, memory_bytes
+from contract.text import shown
 
 __all__ = [
     "Combination",
@@ -91,7 +92,7 @@ class Combination:
         require_host_scalar("padding_value", self.padding_value)
         if np.ndim(self.padding_value):
             raise InvalidValueError(
-                f"padding_value must be a scalar number: it is {self.padding_value!r}."
+                f"padding_value must be a scalar number: it is {shown(self.padding_value)}."
             )
         written = "" if self.padding is None else repr(self.padding_value)
         object.__setattr__(self, "written", written)
@@ -125,29 +126,34 @@ class Options:
     def __post_init__(self) -> None:
         self._check_types()
         if not isinstance(self.order, str) or self.layout not in ("F", "C", "K", "A"):
-            raise InvalidValueError(f"order is one of 'F', 'C', 'K', 'A': it is {self.order!r}.")
+            raise InvalidValueError(
+                f"order is one of 'F', 'C', 'K', 'A': it is {shown(self.order)}."
+            )
         try:
             hash(self.optimize)
         except TypeError:
             raise InvalidValueError(
-                f"optimize is a name, a path or an optimizer: it is {self.optimize!r}."
+                f"optimize is a name, a path or an optimizer: it is {shown(self.optimize)}."
             ) from None
         if not isinstance(self.preference, PlanPreference | None):
-            raise InvalidValueError(f"preference is a PlanPreference: it is {self.preference!r}.")
+            raise InvalidValueError(
+                f"preference is a PlanPreference: it is {shown(self.preference)}."
+            )
         if self.memory_limit is not None:
             memory_amount("memory_limit", self.memory_limit)
 
     def _check_types(self) -> None:
         if not isinstance(self.compute_type, ComputeType | str | None):
             raise InvalidValueError(
-                f"compute_type is a ComputeType or its name: it is {self.compute_type!r}."
+                f"compute_type is a ComputeType or its name: it is {shown(self.compute_type)}."
             )
         operators = () if self.operators is None else self.operators
         if not isinstance(operators, tuple) or not all(
             isinstance(each, Operator | str | None) for each in operators
         ):
             raise InvalidValueError(
-                f"operators is a sequence of operators, their names or None: it is {operators!r}."
+                "operators is a sequence of operators, their names or None: it is "
+                f"{shown(operators)}."
             )
 
     @property
@@ -165,7 +171,7 @@ class Options:
         except ValueError:
             names = ", ".join(each.value for each in ComputeType)
             raise InvalidValueError(
-                f"Unknown compute type {self.compute_type!r}; known are {names}."
+                f"Unknown compute type {shown(self.compute_type)}; known are {names}."
             ) from None
 
 

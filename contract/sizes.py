@@ -7,6 +7,7 @@ from numbers import Integral
 from typing import Any
 
 from contract.errors import InvalidValueError
+from contract.text import shown
 
 __all__ = ["ADDRESSABLE_BYTES", "Amount", "memory_amount", "memory_bytes"]
 
@@ -29,7 +30,7 @@ def memory_amount(name: str, value: Any) -> Amount:
     if match is None or not _is_amount(match[1], match[2]):
         raise InvalidValueError(
             f"{name} is a number of bytes, a size such as '1.5GiB' or a share such as '80%': "
-            f"it is {value!r}."
+            f"it is {shown(value)}."
         )
     return str(value) if match[2] == "%" else int(Decimal(match[1]) * UNITS[match[2]])
 

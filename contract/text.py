@@ -2,10 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from itertools import islice
+from typing import Any
 
-__all__ = ["Row", "aligned", "count", "numbers", "ratio", "seconds"]
+__all__ = ["Row", "aligned", "count", "numbers", "ratio", "seconds", "shown"]
 
 MOST_FLOAT = 1e300
+MOST_LETTERS = 80  # of a value in a message
+MOST_ITEMS = 6
 Row = tuple[str, ...]
 
 
@@ -50,3 +54,27 @@ def seconds(value: float) -> str:
         if value >= scale:
             return f"{value / scale:.3g} {unit}"
     return f"{value / 1e-9:.3g} ns"
+
+
+def shown(value: Any) -> str:
+    """A caller's value in a message: of an array kind and shape, never elements; long ones cut."""
+    match value:
+        case list() | tuple():
+            items = [shown(each) for each in islice(value, MOST_ITEMS)]
+            items += ["..."] * (len(value) > MOST_ITEMS)
+            text = ", ".join(items)
+            return f"[{text}]" if isinstance(value, list) else f"({text}{',' * (len(value) == 1)})"
+        case str() | int() | float() | complex() | None | type():
+            text = repr(value)
+        case _:
+            shape = getattr(value, "shape", ())
+            text = f"{type(value).__name__} of shape {shape}" if shape else _represented(value)
+    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}..."
+
+
+def _represented(value: Any) -> str:
+    """The first line; the name of the class where its representation fails."""
+    try:
+        return repr(value).partition("\n")[0]
+    except Exception:  # whatever a foreign object raises: the message is about something else
+        return type(value).__name__

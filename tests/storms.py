@@ -94,7 +94,7 @@ def misses(handle: ct.Handle, chosen: random.Random) -> None:
 @contextmanager
 def handles() -> Iterator[list[ct.Handle]]:
     made = [
-        ct.Handle(kernels=kernels, threads=threads, cache_lines=30)
+        ct.Handle(kernels=kernels, threads=threads, cache_lines=30, compile="wait")
         for kernels in ("numba", "numpy")
         for threads in (2, 3)
     ]

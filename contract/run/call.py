@@ -29,6 +29,7 @@ from contract.run.arrays import (
 )
 from contract.run.executor import Loaded, Scalars, observed
 from contract.run.quiet import quietly
+from contract.text import shown
 
 __all__ = [
     "BoundCall",
@@ -373,11 +374,12 @@ def scalar_in(dtype: np.dtype[Any], name: str, value: Any) -> Any:
     require_host_scalar(name, value)
     array = np.asarray(value)
     if array.ndim or array.dtype.kind not in "biufcO" or value is None:
-        raise InvalidValueError(f"{name} must be a scalar number: it is {value!r}.")
+        raise InvalidValueError(f"{name} must be a scalar number: it is {shown(value)}.")
     if array.dtype.kind == "c" and not is_complex(dtype.name) and dtype.kind != "O":
         if array.imag != 0:
             raise InvalidValueError(
-                f"{name} must be real for a result that computes in {dtype.name}: it is {value!r}."
+                f"{name} must be real for a result that computes in {dtype.name}: it is "
+                f"{shown(value)}."
             )
         array = array.real
     try:
@@ -385,7 +387,7 @@ def scalar_in(dtype: np.dtype[Any], name: str, value: Any) -> Any:
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidValueError(f"{name} must be a value of {dtype.name}: {error}.") from None
     if dtype.kind in "biu" and result != array[()]:
-        raise InvalidValueError(f"{name} must be a value of {dtype.name}: it is {value!r}.")
+        raise InvalidValueError(f"{name} must be a value of {dtype.name}: it is {shown(value)}.")
     return result
 
 

@@ -14,8 +14,8 @@ def import_cupy() -> Any:
         import cupy
     except ImportError as error:
         raise NotSupportedError(
-            "Arrays on a GPU need CuPy: pip install 'contract[cuda12]' for CUDA 12, "
-            f"'contract[cuda13]' for CUDA 13. Importing it failed: {error}"
+            "Arrays on a GPU need CuPy: pip install cupy-cuda12x for CUDA 12, cupy-cuda13x for "
+            f"CUDA 13. Importing it failed: {error}"
         ) from error
     return cupy
 

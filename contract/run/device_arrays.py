@@ -11,6 +11,7 @@ from contract.layout import offset_bounds
 from contract.run.arrays import Array, Layout, Recordable, Recording, is_describable
 from contract.run.device_graphs import CapturedMemory, Graph
 from contract.run.libraries import library_of
+from contract.text import shown
 
 __all__ = ["DeviceArrays"]
 
@@ -144,7 +145,7 @@ class DeviceArrays:
             return NOTHING_TO_DO
         if stream is not None and getattr(stream, "device_id", None) not in (-1, self.device):
             raise InvalidValueError(
-                f"stream is a CuPy stream of device {self.device}: it is {stream!r}."
+                f"stream is a CuPy stream of device {self.device}: it is {shown(stream)}."
             )
         return self._entered(stream)
 

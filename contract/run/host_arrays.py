@@ -15,6 +15,7 @@ from contract.run.host_views import slabs
 from contract.run.libraries import library_of
 from contract.run.limits import free_memory
 from contract.run.quiet import quietly
+from contract.text import shown
 
 __all__ = ["HostArrays"]
 
@@ -50,7 +51,10 @@ class HostArrays:
         try:
             return np.asarray(x)
         except ValueError as error:  # nested sequences of different lengths
-            raise InvalidValueError(f"An operand is an array: {error}") from None
+            raise InvalidValueError(
+                f"A {type(x).__name__} is an operand only where it is an array: {error} Operands "
+                "are given one by one, not in a list."
+            ) from None
 
     def from_host(self, x: Any) -> Any:
         return x
@@ -121,7 +125,7 @@ class HostArrays:
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         if stream is not None:
-            raise InvalidValueError(f"The host has no streams: stream is {stream!r}.")
+            raise InvalidValueError(f"The host has no streams: stream is {shown(stream)}.")
         return NOTHING_TO_DO
 
 

@@ -30,7 +30,7 @@ from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
 from contract.run.host_kernels import SMALL_ELEMENTS, HostKernels, ProductKernel, flatten
 from contract.run.host_operators import spare_elements, transforming
 from contract.run.host_views import Array, Viewer, compact_strides, slabs, viewer
-from contract.run.matrix_slices import in_slices, longest_slice, share_product
+from contract.run.matrix_slices import SHARED_PRODUCTS, in_slices, longest_slice, share_product
 from contract.run.memory import Cutter
 from contract.run.numpy_products import einsum, matmul
 from contract.run.quiet import QUIET
@@ -66,8 +66,8 @@ Index = Any  # what NumPy takes a view by
 def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
     """BLAS on views of the operands.
 
-    Its threads take a core each while they wait for more: for batches, and where the plan has other
-    steps, our threads call it.
+    Its threads take a core each while they wait for more: for batches, and where the plan has steps
+    of other kinds, our threads call it.
     """
     batch, m, n, k = _rows(step)
     batch.reverse()  # the table has the outermost last
@@ -94,8 +94,10 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
 
         share_product(scaled_product, workers, view_a(slots[a]), view_b(slots[b]), view_d(slots[d]))
 
-    is_shared = step.extent(Kind.BATCH) > 1 or len(plan.steps) > 1 or blas_threads().exceeds
-    return Prepared(run_shared if is_shared else run, own=scaling_bytes(plan, step))
+    is_mixed = any(not isinstance(each, Gemm) for each in plan.steps)
+    is_ours = step.extent(Kind.BATCH) > 1 or is_mixed or blas_threads().exceeds
+    chosen = run_shared if is_ours and products >= SHARED_PRODUCTS else run
+    return Prepared(chosen, own=scaling_bytes(plan, step))
 
 
 def _rows(step: Product) -> list[list[Loop]]:

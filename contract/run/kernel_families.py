@@ -22,9 +22,7 @@ def load_kernels(family: str, workers: Workers, waits: bool = True) -> HostKerne
     if family_name(family) == "numpy":
         return NumpyKernels(workers)
     if find_spec("numba") is None:
-        raise NotSupportedError(
-            "The compiled host kernels need Numba: pip install 'contract[host]'."
-        )
+        raise NotSupportedError("The compiled host kernels need Numba: pip install numba.")
     from contract.run.compiled_kernels import CompiledKernels  # when there is something to run
 
     return CompiledKernels(workers, waits)

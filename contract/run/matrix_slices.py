@@ -18,13 +18,14 @@ from contract.run.blas_threads import blas_threads
 from contract.run.host_views import Array
 from contract.run.workers import Workers
 
-__all__ = ["LOOP_PRODUCTS", "in_slices", "longest_slice", "share_product"]
+__all__ = ["LOOP_PRODUCTS", "SHARED_PRODUCTS", "in_slices", "longest_slice", "share_product"]
 
 # Multiply-adds that take some ten milliseconds: by BLAS, times the bytes of a number, and by loops
 # without it.
 BLAS_PRODUCTS, LOOP_PRODUCTS = 1 << 34, 1 << 24
 SHORTEST = 128  # rows or columns of a slice: shorter ones would pack the operands too often
-SHARED_PRODUCTS = 1 << 22  # multiply-adds that are worth waking a thread
+# Multiply-adds that are worth waking a thread, and of a slice.
+SHARED_PRODUCTS, SLICE_PRODUCTS = 1 << 22, 1 << 21
 # Slices for each thread; a matrix has fewer, for its factors are packed in each.
 STACK_SLICES, MATRIX_SLICES = 4, 2
 
@@ -40,7 +41,8 @@ def share_product(matmul: Matmul, workers: Workers, a: Array, b: Array, out: Arr
     elif workers.threads == 1 or workers.is_inside():
         blas_threads().alone(partial(matmul, a, b, out))
     else:
-        slices = _slices(a, b, out, ceil(products / (each * workers.threads)))
+        most = max(ceil(products / (each * workers.threads)), SLICE_PRODUCTS)
+        slices = _slices(a, b, out, most)
         blas_threads().alone(partial(workers.map, partial(_slice, matmul), slices))
 
 

@@ -33,9 +33,7 @@ def draw(plan: Plan, path: str | PathLike[str]) -> None:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise NotSupportedError(
-            "Pictures need matplotlib: pip install 'contract[bench]'."
-        ) from error
+        raise NotSupportedError("Pictures need matplotlib: pip install matplotlib.") from error
     nodes = contraction_tree(plan)
     width = min(max(6.0, COLUMN * (1 + max(node.x for node in nodes))), LARGEST)
     height = min(max(4.0, ROW * (2 + max(node.y for node in nodes))), LARGEST)

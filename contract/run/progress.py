@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from contract.errors import InvalidValueError, NotSupportedError
+from contract.text import shown
 
 __all__ = ["PATIENCE", "counted", "has_bars", "reporting"]
 
@@ -22,9 +23,9 @@ _wanted: ContextVar[bool | None] = ContextVar("progress", default=None)
 def reporting(wanted: bool | None) -> Iterator[None]:
     """The time in which bars are shown (True), never shown (False), or shown after a while."""
     if not isinstance(wanted, bool | None):
-        raise InvalidValueError(f"progress is True, False or None: it is {wanted!r}.")
+        raise InvalidValueError(f"progress is True, False or None: it is {shown(wanted)}.")
     if wanted and _tqdm() is None:
-        raise NotSupportedError("progress=True needs tqdm, which is not installed.")
+        raise NotSupportedError("progress=True needs tqdm for its bar: pip install tqdm.")
     token = _wanted.set(wanted)
     try:
         yield

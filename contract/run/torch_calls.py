@@ -54,7 +54,7 @@ class Operator:
         """An empty tensor like the result."""
         function, tensors = self._read(*arguments)
         shape, dtype = function.result_form(tensors)
-        order = range(len(shape))[::-1] if function.options.order == "F" else range(len(shape))
+        order = range(len(shape))[::-1] if function.options.layout == "F" else range(len(shape))
         own, device = self._types[dtype], tensors[0].device
         return self._torch.empty_permuted(shape, tuple(order), dtype=own, device=device)
 

@@ -292,3 +292,34 @@ def test_lone_products_are_ours_where_blas_exceeds_a_quota(monkeypatch: pytest.M
         product = ct.contract("ij,jk->ik", x, x, handle=handle)
     np.testing.assert_allclose(product, x @ x, rtol=1e-9, atol=1e-9)
     assert settings == {1}
+
+
+# --- forks ----------------------------------------------------------------------------------------
+
+FORK = """
+import contract.forks
+import logging, os, threading
+
+class Importing:
+    def acquire(self):
+        thread = threading.Thread(target=logging.getLogger, args=("another",), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive(), "logging is locked already"
+    def release(self):
+        pass
+
+contract.forks.hold_during_forks(Importing())
+child = os.fork()
+if child == 0:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked")
+def test_a_fork_waits_for_threads_that_log() -> None:
+    """As one that imports Numba does: the lock of logging is taken after ours."""
+    command = [sys.executable, "-c", FORK]
+    done = subprocess.run(command, timeout=100, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -147,7 +147,10 @@ def each_of(call: Callable[..., Any], many: Any) -> Any:
 def test_a_batch_has_the_layout_of_its_parts(rng: np.random.Generator) -> None:
     (x,) = tensors(rng, [(5, 3, 4)], F64)
     assert func.vmap(lambda y: ct.contract("ij->ij", y))(x)[0].stride() == (1, 3)
+    assert func.vmap(lambda y: ct.contract("ij->ij", y, order="f"))(x)[0].stride() == (1, 3)
     assert func.vmap(lambda y: ct.contract("ij->ij", y, order="C"))(x)[0].stride() == (4, 1)
+    across = x.mT.contiguous().mT
+    assert func.vmap(lambda y: ct.contract("ij->ij", y, order="a"))(across)[0].stride() == (1, 3)
 
 
 @pytest.mark.parametrize("seed", range(3))
