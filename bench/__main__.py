@@ -26,6 +26,7 @@ from bench.measure import Facts, Outcome, Row, described, measure
 from bench.peers import OURS, PEERS, Peers, default_peers, find_peers
 from bench.report import CONTESTANTS, Run, Table, draw, rates, write_json
 from bench.selection import names_in, selected
+from bench.small_calls import OVERHEADS
 from bench.suites import SUITES, Choice, Entry
 from contract.compute import ComputeType, Family, rule
 from contract.errors import UnsupportedTypeError
@@ -43,6 +44,7 @@ OWN = {
     "planning": planning.main,
     "programs": programs.main,
 }
+TABLES = {"candidates": PLANS, "overhead": OVERHEADS}  # of suites that have one of their own
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked_for = (asked.suite, asked.mode, asked.dtype, repeat_of(asked), arguments)
     run = Run(*asked_for, device, before, peers.versions, peers.missing, compute=asked.compute)
     title = f"{asked.suite} {kind_of(asked)} {asked.mode}"
-    table = PLANS if asked.suite == "candidates" else CONTESTANTS
+    table = TABLES.get(asked.suite, CONTESTANTS)
     for row in measured(entries, device, before, run.repeat, title, table):
         run = replace(run, rows=(*run.rows, row))
         keep(asked.json, run)

@@ -21,6 +21,7 @@ from bench.measure import Case, Facts
 from bench.networks import NETWORKS, Network
 from bench.peers import OURS, Mode, contestants
 from bench.reference import distinct, exactly, reference_of, split
+from bench.small_calls import small_calls
 from contract.compute import ComputeType
 
 DATA = pathlib.Path(__file__).parent / "data"
@@ -286,13 +287,16 @@ def overhead(choice: Choice) -> list[Entry]:
     """Calls so small that only their overhead counts, as a user writes them.
 
     Each of our ways to call is a row of its own beside the same peers; nobody's result is copied
-    to another layout. A replay is a CUDA graph on a GPU, and a repeated call on the host.
+    to another layout. A replay is a CUDA graph on a GPU, and a repeated call on the host. On the
+    host every verb follows, on NumPy's own arrays.
     """
+    is_numpys = choice.device is HOST and choice.dtype != "bfloat16"
+    verbs = small_calls(3100, choice.dtype) if is_numpys else ()
     return [
         Entry(f"{way}{at}", partial(tiny, f"{way}{at}", text, shapes, way, 3000 + at, choice))
         for at, (text, shapes) in enumerate(OVERHEAD)
         for way in ("call", "expression", "einsum", "replay")
-    ]
+    ] + [Entry(name, make) for name, make in verbs]
 
 
 def tiny(

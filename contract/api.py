@@ -326,12 +326,18 @@ class ContractExpression:
         stream: Any = None,
     ) -> Array:
         """The result for ``operands``: one array for each operand that is no constant."""
-        factor = 0 if beta is None and c is None else number_beta(c, beta)
-        if factor is not None and stream is None and not LOGGER.active:
+        if stream is None and not LOGGER.active:
             arrays: Sequence[Any] = operands
             if self._constants and len(operands) == len(self._variable):
                 arrays = self._with_constants(operands, self._constants)
-            call = self._known.get(self._key(arrays, out, c, factor))
+            key: Hashable = None
+            factor: Any = 0
+            if out is c is beta is None:
+                key = self._arrays.layouts(arrays)
+            else:
+                factor = number_beta(c, beta)
+                key = None if factor is None else self._key(arrays, out, c, factor)
+            call = self._known.get(key)
             if call is not None:
                 return call.again(arrays, (alpha, factor, 0), out, c)
         asked: dict[str, Any] = {}

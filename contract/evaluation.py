@@ -37,8 +37,10 @@ __all__ = [
     "evaluate",
     "handle_for",
     "interleaved_arguments",
+    "is_hashable",
     "number_beta",
     "recalled",
+    "remember",
     "require_expression_first",
     "require_kind",
     "with_others",
@@ -100,16 +102,27 @@ def _found(handle: Handle, key: tuple[Any, ...]) -> Call | None:
         found: Call | None = handle.plans.find(key)
     except TypeError:
         key = frozen(key)
-        found = handle.plans.find(key) if _is_hashable(key) else None
+        found = handle.plans.find(key) if is_hashable(key) else None
     return found
 
 
-def _is_hashable(x: Any) -> bool:
+def is_hashable(x: Any) -> bool:
     try:
         hash(x)
     except TypeError:
         return False
     return True
+
+
+def remember(
+    handle: Handle, call: Call, asked: Asked, text: str, operands: Sequence[Any], out: Any = None
+) -> None:
+    """Let ``recalled`` find a call on such arrays, without C."""
+    arrays, beside = with_others(operands, out, None, 0)
+    layouts = handle.arrays.layouts(arrays)
+    key = str.__str__(text), frozen(asked), repeated(operands), beside, layouts
+    if layouts is not None and is_hashable(key):
+        handle.plans.remember(call.loaded, key, call)
 
 
 # --- any call -------------------------------------------------------------------------------------
@@ -157,7 +170,7 @@ def bound_call(
     target = None if out is None else kind.as_array(out)  # a subclass has its own shapes
     addend = None if c is None else array_of(kind, "c", c)
     asked = frozen(asked)
-    if asked is None or not _is_hashable(asked):
+    if asked is None or not is_hashable(asked):
         asked = options
     arrays, beside = with_others(operands, target, addend, scalars[1])
     layouts = kind.layouts(arrays)

@@ -7,6 +7,7 @@ arrays give what cupy.einsum gives.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from contract.evaluation import (
     arrays_of,
     handle_for,
     interleaved_arguments,
+    recalled,
+    remember,
     require_expression_first,
 )
 from contract.expression import Expression, mode_extents
@@ -68,25 +71,20 @@ def einsum(
     """
     is_text = bool(operands) and isinstance(operands[0], str)
     handle = handle_for(None, operands[1:] if is_text else operands)
-    is_plain = is_text and out is None and dtype is None and stream is None
-    if is_plain and not LOGGER.active:
-        given = operands[1:]
-        layouts = handle.arrays.layouts(given)
-        if layouts is not None:
-            key = (operands[0], "numpy", order, casting, optimize, repeated(given), *layouts)
-            try:
-                call = handle.plans.find(key)
-            except TypeError:  # an explicit path may be a list
-                call = None
-            if call is not None:
-                result = call.again(given, (1, 0, 0))
-                return result if result.ndim else result[()]
+    if is_text and not LOGGER.active:
+        is_default = dtype is casting is out is stream is None and optimize is False
+        if is_default and len(operands) == 2 and order == "K" and _is_view(*operands):
+            return numpy_einsum(*operands)
+        asked = "einsum", optimize, dtype, order, casting
+        found = recalled(handle, asked, operands[0], operands[1:], out, None, (1, 0, 0), stream)
+        if found is not None:
+            return found if found.ndim or out is not None else found[()]
     with LOGGER.call("einsum", said(einsum, locals())) if LOGGER.active else UNWATCHED:
         if any(map(is_overridden, (*operands, out))):
             return _einsum_elsewhere(operands, out, optimize, dtype, order, casting, stream)
         if library_among(operands) is not None:
-            asked = optimize, dtype, order, casting
-            return _einsum_of_library(handle, operands, out, *asked, stream)
+            options = optimize, dtype, order, casting
+            return _einsum_of_library(handle, operands, out, *options, stream)
         with handle.arrays.on(stream):
             return _einsum(handle, operands, out, optimize, dtype, order, casting)
 
@@ -154,13 +152,15 @@ def _einsum(
     request = _Request(handle, written, arrays, expression, computed, options)
     if out is not None:
         target = kind.as_array(out)
-        request.write(target, tuple(extents[mode] for mode in expression.output), is_product)
+        call = request.write(target, tuple(extents[mode] for mode in expression.output), is_product)
+    else:
+        call = request.call_for_new(is_product)
+        result = _fresh(call, arrays)
+    if call is not None and isinstance(operands[0], str):
+        asked = "einsum", optimize, dtype, order, casting
+        remember(handle, call, asked, operands[0], given, out)
+    if out is not None:
         return out
-    call = request.call_for_new(is_product)
-    result = _fresh(call, arrays)
-    if dtype is None and isinstance(operands[0], str):
-        head = (operands[0], "numpy", order, casting, frozen(optimize), options.same)
-        handle.plans.remember(call.loaded, (*head, *kind.flat(request.layouts)), call)
     return result if result.ndim else result[()]
 
 
@@ -190,17 +190,22 @@ class _Request:
         self.options = options
         self.layouts = [handle.arrays.layout(x) for x in arrays]
 
-    def write(self, out: Array, shape: tuple[int, ...], is_product: bool) -> None:
-        """The result of this shape in ``out``; assigned where it cannot be computed there."""
+    def write(self, out: Array, shape: tuple[int, ...], is_product: bool) -> Call | None:
+        """The result of this shape in ``out``, by a call that does it again.
+
+        None where it cannot be computed there: it is assigned.
+        """
         kind, casting = self.handle.arrays, self.options.casting
         _check_out(kind, out, shape)
         if is_product and not self._is_assigned():
             check_output_type(self.computed, out.dtype, casting)
         fits = out.shape == shape and np.can_cast(self.computed, out.dtype, casting)
         if fits and not _overlaps_itself(out):
-            self._call(self.options, kind.layout(out)).into(self.arrays, out, None, (1, 0, 0))
-        else:
-            kind.copy_into(out, _fresh(self._call(self.options, None), self.arrays))
+            call = self._call(self.options, kind.layout(out))
+            call.into(self.arrays, out, None, (1, 0, 0))
+            return call
+        kind.copy_into(out, _fresh(self._call(self.options, None), self.arrays))
+        return None
 
     def _is_assigned(self) -> bool:
         """Whether NumPy assigns a product to ``out``, of whatever type; so on most long paths."""
@@ -415,6 +420,22 @@ def _check_out(kind: Arrays, out: Array, shape: tuple[int, ...]) -> None:
     )
     if not fits:
         raise InvalidValueError(f"out has shape {out.shape}, the result has shape {shape}.")
+
+
+def _is_view(text: str, x: Any) -> bool:
+    """Whether the result is a view of the only operand."""
+    return type(x) is np.ndarray and _selects(text, x.shape)
+
+
+@lru_cache(maxsize=1024)  # a function of its arguments, which takes longer than the view
+def _selects(text: str, shape: tuple[int, ...]) -> bool:
+    """Whether dimensions of such an operand are transposed or merged, and none is summed."""
+    if not text.isascii() or any(character.isspace() for character in text):
+        return False
+    expression = resolve_notation(text, [shape])
+    _require_distinct_output(expression)
+    mode_extents(expression.inputs, [shape], expression.labels)
+    return not set(expression.inputs[0]) - set(expression.output)
 
 
 def _view(kind: Arrays, x: Array, expression: Expression) -> Array | None:

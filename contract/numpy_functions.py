@@ -4,6 +4,7 @@ opt_einsum, cotengra and autoray look for them beside einsum in the module ``con
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from operator import index
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 
 from contract.api import contract
 from contract.errors import InvalidValueError
+from contract.evaluation import is_hashable
+from contract.order import frozen
 from contract.run.arrays import Array, is_overridden
 from contract.run.libraries import library_of
 from contract.run.numpy_products import tensordot as numpy_tensordot
@@ -18,6 +21,8 @@ from contract.text import shown
 from contract.whole import whole
 
 __all__ = ["tensordot", "transpose"]
+
+FIRST_LABEL = 0xC0  # letters from there on are enough for any two arrays
 
 
 @whole
@@ -34,24 +39,32 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Array:
     if is_overridden(a) or is_overridden(b):
         found: Array = numpy_tensordot(a, b, axes)
         return found
-    ranks = np.ndim(a), np.ndim(b)
+    axes = axes if type(axes) is int else frozen(axes)
+    is_plain = type(a) is np.ndarray and type(b) is np.ndarray and is_hashable(axes)
+    find = _notation if is_plain else _notation.__wrapped__
+    return contract(find(np.shape(a), np.shape(b), axes), a, b, order="K")
+
+
+@lru_cache(maxsize=1024, typed=True)  # a function of its arguments, longer than small products
+def _notation(a: tuple[int, ...], b: tuple[int, ...], axes: Any) -> str:
+    """The expression of arrays of these shapes, once the axes are found to be right."""
+    ranks = len(a), len(b)
     summed = [_axes(each, rank) for each, rank in zip(_pair(axes, ranks[0]), ranks, strict=True)]
     if len(summed[0]) != len(summed[1]):
         raise InvalidValueError(
             f"Each axis of a is summed with one of b: {len(summed[0])} axes of a, "
             f"{len(summed[1])} of b."
         )
-    left = list(range(ranks[0]))
-    right = list(range(ranks[0], sum(ranks)))
+    left = [chr(FIRST_LABEL + at) for at in range(ranks[0])]
+    right = [chr(FIRST_LABEL + ranks[0] + at) for at in range(ranks[1])]
     for at, partner in zip(*summed, strict=True):
-        _require_equal(np.shape(a)[at], np.shape(b)[partner], at, partner)
+        _require_equal(a[at], b[partner], at, partner)
         right[partner] = left[at]
     output = [x for at, x in enumerate(left) if at not in summed[0]]
     output += [x for at, x in enumerate(right) if at not in summed[1]]
-    return contract(a, left, b, right, output, order="K")
+    return f"{''.join(left)},{''.join(right)}->{''.join(output)}"
 
 
-@whole
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
     """A view of ``a`` with its axes in another order; reversed if none is given."""
     library = library_of(a)

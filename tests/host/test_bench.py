@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -108,6 +109,19 @@ def test_a_suite_prints_a_row_for_each_case(
 def test_other_suites_run(suite: str, case: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([suite, "--cases", case]) == 0
     assert f"\n{case}" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_every_way_to_call_stands_beside_what_numpy_needs(
+    dtype: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ways = "row-major,three,c,operators,out,permute,reduce,binary,tensordot,view"
+    assert command.main(["overhead", "--cases", ways, "--dtype", dtype]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()[1:-3]
+    assert header.split()[-5:] == ["contract", "numpy", "beyond", "ratio", "others"]
+    assert [row.split()[0] for row in rows] == ways.split(",")
+    assert all(len(re.findall(r"[+-]?[\d.]+ [mun]?s", row)) == 3 for row in rows)
 
 
 @pytest.mark.usefixtures("quick")
