@@ -26,8 +26,8 @@ from bench.measure import Facts, Outcome, Row, described, measure
 from bench.peers import OURS, PEERS, Peers, default_peers, find_peers
 from bench.report import CONTESTANTS, Run, Table, draw, rates, write_json
 from bench.selection import names_in, selected
-from bench.small_calls import OVERHEADS
 from bench.suites import SUITES, Choice, Entry
+from bench.ways_to_call import OVERHEADS
 from contract.compute import ComputeType, Family, rule
 from contract.errors import UnsupportedTypeError
 

@@ -1,107 +1,95 @@
-"""Every way to call us on small matrices as NumPy has them, beside what NumPy needs for it."""
+"""python -m bench.small_calls: a few small calls on the GPU, for a checker to watch.
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+Extents are around the edges of tiles. The exit status is 1 if a result is wrong.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 
 import contract
-from bench.device import HOST, Array, Run
-from bench.measure import Case, Facts, Row
-from bench.peers import OURS
-from bench.reference import Reference
-from bench.report import Table, outcome_text, ratio_text, seconds_text, summary
+from bench.device import HOST
+from bench.gpu import Gpu, gpu
+from bench.suites import column_major
+from contract.compute import accumulator, unit_roundoff
 
-__all__ = ["OVERHEADS", "small_calls"]
-
-EXTENT = 4
-ROUNDINGS = 64  # of the largest element
-NUMPYS = ("numpy", "np.einsum", "np optimize")  # contestants of a row that are NumPy
-PRODUCT, CHAIN = "ij,jk->ik", "ij,jk,kl->il"
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """The same by us and by NumPy."""
-
-    ours: Run
-    numpy: Run
-
-
-def small_calls(seed: int, dtype: str) -> Iterator[tuple[str, Callable[[], Case]]]:
-    """Ids, and the makers of the cases; operands and results of ours are NumPy's own arrays."""
-    rng = np.random.default_rng(seed)
-    operands = [rng.uniform(-1, 1, (EXTENT, EXTENT)).astype(dtype) for _ in range(3)]
-    for name, pair in {**_contractions(*operands), **_others(*operands)}.items():
-        yield name, partial(_case, name, pair, operands)
-
-
-def _case(name: str, pair: _Pair, operands: Sequence[Array]) -> Case:
-    runs = {OURS: pair.ours, "numpy": pair.numpy}
-    return Case(Facts(name), runs, partial(_reference, pair.numpy, operands), short=True)
-
-
-def _reference(run: Run, operands: Sequence[Array]) -> Reference:
-    """NumPy's result, which a suite of calls does not doubt."""
-    values = HOST.wide(np.array(run()))
-    roundings = ROUNDINGS * float(np.finfo(operands[0].dtype).eps)
-    return Reference(values, float(abs(values).max()), roundings)
+Call = Callable[..., Any]
+DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
+ROUNDINGS = 300  # of the type of sums, in one result
+CUBE = ((33, 34, 35),)
+CALLS: tuple[tuple[Call, str, tuple[tuple[int, ...], ...]], ...] = (
+    (contract.permute, "abc->cab", CUBE),
+    (contract.permute, "abc->bac", CUBE),
+    (contract.permute, "abc->acb", CUBE),
+    (contract.reduce, "abc->b", CUBE),
+    (contract.reduce, "abc->ab", CUBE),
+    (contract.reduce, "abc->bc", CUBE),
+    (contract.reduce, "abc->", CUBE),
+    (contract.contract, "ij,jk->ik", ((33, 65), (65, 17))),
+    (contract.contract, "abc,kb->ack", ((7, 33, 5), (19, 33))),
+    (contract.contract, "dbea,ec->abcd", ((5, 6, 17, 9), (17, 8))),
+    (contract.contract, "bij,bjk->bik", ((3, 20, 33), (3, 33, 18))),
+    (contract.contract, "a,b->ab", ((33,), (65,))),
+    (contract.contract, "ab,ba,a->ab", ((33, 34), (34, 33), (33,))),
+)
+# Compute types with units or splits of their own, and to what they may round.
+COMPUTE = (
+    ("float32", "TF32", 2.0**-11),
+    ("float32", "3XTF32", 2.0**-22),
+    ("float32", "16BF", 2.0**-8),
+    ("float32", "16F", 2.0**-11),
+    ("float32", "9X16BF", 2.0**-23),
+    ("float32", "4X16F", 2.0**-21),
+    ("float64", "8XINT8", 2.0**-53),
+    ("complex64", "TF32", 2.0**-11),
+    ("complex128", "8XINT8", 2.0**-53),
+)
+PRODUCT = (contract.contract, "dbea,ec->abcd", ((9, 12, 40, 11), (40, 21)))
+LARGE = (contract.contract, "ki,kj->ij", ((520, 264), (520, 392)))  # for TMA and wgmma
 
 
-def _contractions(a: Array, b: Array, c: Array) -> dict[str, _Pair]:
-    """contract and expressions with their options."""
-    product = contract.contract_expression(PRODUCT, a.shape, b.shape, dtype=a.dtype)
-    chain = contract.contract_expression(CHAIN, a.shape, b.shape, c.shape, dtype=a.dtype)
-    ours, out = partial(contract.contract, PRODUCT, a, b), np.empty_like(a)
-    sign = {"operators": ("conj" if np.iscomplexobj(a) else "neg", None)}
-    change = np.conjugate if np.iscomplexobj(a) else np.negative
-    multiply = partial(np.einsum, PRODUCT, a, b)
-    return {
-        "row-major": _Pair(partial(product, a, b), multiply),
-        "three": _Pair(partial(chain, a, b, c), partial(np.einsum, CHAIN, a, b, c)),
-        "c": _Pair(partial(ours, c=c), lambda: a @ b + c),
-        "operators": _Pair(partial(ours, **sign), lambda: change(a) @ b),
-        "out": _Pair(partial(ours, out=out), lambda: np.matmul(a, b, out=out)),
-    }
+def main() -> int:
+    """Make each call once, and compare it with NumPy in double precision."""
+    device = gpu()
+    # Without its pool every array ends where its memory ends, so that a checker sees the edge.
+    import_module("cupy").cuda.set_allocator(None)
+    asked = [(each, dtype, "", unit_roundoff(dtype)) for dtype in DTYPES for each in CALLS]
+    asked += [(PRODUCT, *each) for each in COMPUTE]
+    asked += [(LARGE, dtype, "", unit_roundoff(dtype)) for dtype in ("float16", "bfloat16")]
+    asked += [(LARGE, "float32", "TF32", 2.0**-11)]
+    wrong = [
+        f"{' '.join((each[0].__name__, each[1], dtype, compute)).rstrip()}: error {size:.1e}"
+        for each, dtype, compute, rounding in asked
+        if not (size := error(device, *each, dtype, compute)) <= tolerance(dtype, rounding)
+    ]
+    print("\n".join(wrong) or "right")
+    return 1 if wrong else 0
 
 
-def _others(a: Array, b: Array, c: Array) -> dict[str, _Pair]:
-    """The other verbs."""
-    summed = partial(contract.elementwise_binary, "ij,ij->ij", a, b)
-    return {
-        "permute": _Pair(partial(contract.permute, "ij->ji", a), lambda: a.T.copy("F")),
-        "reduce": _Pair(partial(contract.reduce, "ij->i", a), lambda: a.sum(1)),
-        "binary": _Pair(summed, lambda: a + b),
-        "tensordot": _Pair(
-            partial(contract.tensordot, a, b, 1), partial(np.tensordot, a, b, axes=1)
-        ),
-        "view": _Pair(partial(contract.einsum, "ij->ji", a), partial(np.einsum, "ij->ji", a)),
-    }
+def tolerance(dtype: str, rounding: float) -> float:
+    """Of an error relative to the largest result, where inputs and results may be rounded so."""
+    return 4 * rounding + ROUNDINGS * unit_roundoff(accumulator(dtype))
 
 
-# --- the table ------------------------------------------------------------------------------------
+def error(
+    device: Gpu,
+    call: Call,
+    text: str,
+    shapes: Sequence[Sequence[int]],
+    dtype: str,
+    compute: str = "",
+) -> float:
+    """max |found - exact| / max |exact|."""
+    rng = np.random.default_rng(0)
+    operands = [column_major(rng, shape, dtype) for shape in shapes]
+    more = {"compute_type": compute} if compute else {}
+    found = HOST.wide(device.numpy(call(text, *map(device.array, operands), **more)))
+    exact = np.einsum(text, *map(HOST.wide, operands))
+    return float(np.max(np.abs(found - exact)) / np.max(np.abs(exact)))
 
 
-def _header(title: str, contestants: Sequence[str]) -> str:
-    return f"{title:<34}{OURS:>12}{'numpy':>12}{'beyond':>12}{'ratio':>9}  others"
-
-
-def _line(row: Row) -> str:
-    """Our median, NumPy's, the difference, the ratio to the best peer; the other contestants."""
-    ours, numpys = row.outcomes[OURS], [row.outcomes[x] for x in NUMPYS if x in row.outcomes]
-    best = min(numpys, key=lambda each: each.seconds, default=None)
-    cells = [outcome_text(ours), "-" if best is None else outcome_text(best), "-"]
-    if best is not None and ours.samples and best.samples:
-        cells[2] = _difference(ours.seconds - best.seconds)
-    rest = [name for name in row.outcomes if name != OURS and name not in NUMPYS]
-    others = ", ".join(f"{name} {outcome_text(row.outcomes[name])}" for name in rest)
-    text = "".join(f"{cell:>12}" for cell in cells)
-    return f"{row.name[:33]:<34}{text}{ratio_text(row.ratio):>9}  {others}".rstrip()
-
-
-def _difference(seconds: float) -> str:
-    return f"{'-' if seconds < 0 else '+'}{seconds_text(abs(seconds))}"
-
-
-OVERHEADS = Table(_header, _line, summary)
+if __name__ == "__main__":
+    sys.exit(main())

@@ -21,7 +21,7 @@ from bench.measure import Case, Facts
 from bench.networks import NETWORKS, Network
 from bench.peers import OURS, Mode, contestants
 from bench.reference import distinct, exactly, reference_of, split
-from bench.small_calls import small_calls
+from bench.ways_to_call import small_calls
 from contract.compute import ComputeType
 
 DATA = pathlib.Path(__file__).parent / "data"

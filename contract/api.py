@@ -456,10 +456,9 @@ class ContractExpression:
             )
         given = joined(self._with_constants(operands, constants))
         require_kind(self._arrays, given)
-        every = [
-            _kept(self._arrays, x, f"operand {self._positions[at]}") for at, x in enumerate(given)
-        ]
+        every = list(given)
         for at in self._variable:
+            every[at] = _kept(self._arrays, given[at], f"operand {self._positions[at]}")
             x, (shape, _, dtype, _) = every[at], self._layouts[at]
             name = f"Operand {self._positions[at]}"
             library = library_of(x)
