@@ -23,11 +23,11 @@ from bench.candidates import PLANS, candidates
 from bench.device import HOST, Ceilings, Device
 from bench.gpu import gpu
 from bench.measure import Facts, Outcome, Row, described, measure
+from bench.overheads import OVERHEADS
 from bench.peers import OURS, PEERS, Peers, default_peers, find_peers
 from bench.report import CONTESTANTS, Run, Table, draw, rates, write_json
 from bench.selection import names_in, selected
 from bench.suites import SUITES, Choice, Entry
-from bench.ways_to_call import OVERHEADS
 from contract.compute import ComputeType, Family, rule
 from contract.errors import UnsupportedTypeError
 

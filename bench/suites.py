@@ -19,9 +19,9 @@ from bench.expressions import flops_of
 from bench.library import Library, axes_of
 from bench.measure import Case, Facts
 from bench.networks import NETWORKS, Network
+from bench.overheads import small_calls
 from bench.peers import OURS, Mode, contestants
 from bench.reference import distinct, exactly, reference_of, split
-from bench.ways_to_call import small_calls
 from contract.compute import ComputeType
 
 DATA = pathlib.Path(__file__).parent / "data"

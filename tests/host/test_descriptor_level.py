@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import contract as ct
+from contract.planner import make_plan
 
 CORPUS = json.loads((Path(__file__).parents[2] / "bench" / "data" / "tccg48.json").read_text())
 
@@ -356,7 +357,7 @@ def test_a_panel_that_threads_share_is_packed_once(rng: np.random.Generator) -> 
 def test_the_last_candidate_is_the_last() -> None:
     operation = described("dca,bd->abc", {"a": 40, "b": 24, "c": 30, "d": 40})
     with ct.Handle(threads=1) as handle:
-        (decision,) = handle.plan(operation).plan.considered
+        (decision,) = make_plan(operation, machine=handle.executor.machine).considered
         row = decision.candidates
         handle.plan(operation, ct.PlanPreference(kernel_rank=len(row) - 1))
         with pytest.raises(ct.NotSupportedError, match=f"kernel_rank {len(row)} does not exist"):
