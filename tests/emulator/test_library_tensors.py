@@ -42,6 +42,22 @@ class Tensor:
         return self.array
 
 
+class Keys:
+    """Dispatch keys: a tensor here has none that torch's transforms would add."""
+
+    @staticmethod
+    def from_raw_repr(value: int) -> "Keys":
+        return Keys()
+
+    def add(self, key: str) -> "Keys":
+        return self
+
+    __or__ = add
+
+    def raw_repr(self) -> int:
+        return 0
+
+
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module with the names that the library uses."""
@@ -51,9 +67,15 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         **names,
         Tensor=Tensor,
         strided="strided",
+        _C=SimpleNamespace(
+            DispatchKeySet=Keys,
+            _dispatch_keys=lambda x: Keys(),
+            _dispatch_tls_local_include_set=Keys,
+            _parse_dispatch_key=str,
+        ),
         autograd=SimpleNamespace(
-            Function=object,
-            forward_ad=SimpleNamespace(unpack_dual=lambda x: SimpleNamespace(tangent=None)),
+            function=SimpleNamespace(_SingleLevelFunction=object),
+            forward_ad=SimpleNamespace(_current_level=-1),
         ),
         is_grad_enabled=lambda: True,
         from_dlpack=Tensor,
