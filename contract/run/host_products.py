@@ -157,10 +157,20 @@ def small_product_bytes(plan: Plan, step: Gett) -> int:
     """What NumPy allocates for a small product."""
     if _is_in_place(plan, step):
         return scaling_bytes(plan, step)
-    own = sum([prod([step.loops[at].extent for at in modes]) for modes in _modes(step)])
-    each = step.operator_a, step.operator_b, step.operator_c
-    arrays = 3 + max([spare_elements(operator, 1) for operator in each])
-    return arrays * own * item_size(step.dtype)
+    a, b, d = (prod([step.loops[at].extent for at in modes]) for modes in _modes(step))
+    elements = a * _copies(plan, step, step.a, step.operator_a)
+    elements += b * _copies(plan, step, step.b, step.operator_b)
+    elements += d * (1 + step.scaled)
+    if step.c is not None:
+        elements += d * (2 + _copies(plan, step, step.c, step.operator_c))  # scaled, and the sum
+    return elements * item_size(step.dtype)
+
+
+def _copies(plan: Plan, step: Gett, slot: int, operator: Operator) -> int:
+    """Arrays of an operand's size that reading it takes."""
+    if operator is Operator.IDENTITY:
+        return int(plan.slots[slot].tensor.dtype != step.dtype)
+    return 1 + spare_elements(operator, 1)
 
 
 def _is_in_place(plan: Plan, step: Gett) -> bool:
