@@ -15,10 +15,11 @@ from contract.run.limits import usable_cores
 __all__ = ["MANY", "BlasThreads", "blas_threads"]
 
 PAUSE = 1e-4  # seconds between looks at who is inside
+MOST_PAUSES = 1 << 10  # in which a call that wants no threads lets others begin
 MANY = 1 << 12  # threads: no machine has as many cores
-# As distributions of OpenBLAS call it: with wide integers or not, NumPy's own with a prefix.
+# As distributions of OpenBLAS call a function: with wide integers or not, NumPy's with a prefix.
 OPENBLAS = [
-    f"{prefix}openblas_get_num_threads{suffix}"
+    f"{prefix}openblas_{{}}_num_threads{suffix}"
     for prefix in ("scipy_", "")
     for suffix in ("64_", "_64", "")
 ]
@@ -39,7 +40,11 @@ class BlasThreads:
         self._callers: set[object] = set()
         self._saved: list[int] = []  # what is to be restored, if anything
         self._inside: dict[int, int] = {}  # by thread, 1 while it calls
+        self._shared: dict[int, int] = {}  # by thread, 1 while BLAS has threads of its own for it
+        self._waiting: dict[int, int] = {}  # by thread, 1 while others are to have no threads
+        self._apart: dict[int, int] = {}  # by thread, how many of its callers want none
         self._forking = 0  # the thread that does
+        self._sets = [_setter(each) for each in self._libraries]
         self._asks = dict(_asks(self._libraries))
         asks = list(self._asks.values())
         self._ask = asks[0] if len(asks) == 1 else partial(_most, asks)
@@ -57,15 +62,25 @@ class BlasThreads:
         return max([saved[at] for at in self._asks], default=MANY) if saved else self._ask()
 
     def alone(self, work: Callable[[], Result]) -> Result:
-        """``work()``, in which every BLAS call of this process runs on the thread that calls it."""
-        caller = object()
+        """``work()``, in which every BLAS call of this process runs on the thread that calls it.
+
+        It begins when calls that have BLAS's threads have ended, and such calls wait for its end.
+        """
+        caller, thread = object(), get_ident()
+        before = self._apart.get(thread, 0)
         try:
+            self._apart[thread] = before + 1
+            if not before:
+                self._give_way()
             self._callers.add(caller)
+            while not before and _any_other(self._shared, thread):
+                sleep(PAUSE)
             self._settle()
             return work()
         finally:
             self._callers.discard(caller)
             self._settle()
+            self._apart[thread] = before
 
     def guarded(self, function: Callable[..., Result]) -> Callable[..., Result]:
         """A function that calls BLAS, made one for whose calls forks wait."""
@@ -86,6 +101,48 @@ class BlasThreads:
 
         return call
 
+    def shared(self, function: Callable[..., Result]) -> Callable[..., Result]:
+        """A function that calls BLAS with its own threads, as many as it has without ``alone``.
+
+        How many it has may show in the last bits of a result.
+        """
+        if self.exceeds:
+            return function
+        shared, apart = self._shared, self._apart
+
+        def call(*arguments: Any) -> Result:
+            thread = get_ident()
+            if apart.get(thread) or shared.get(thread):  # the latter in a handler of signals
+                return function(*arguments)
+            try:
+                shared[thread] = 1
+                while self._callers or self._saved:
+                    self._stand_back(thread)
+                return function(*arguments)
+            finally:
+                shared[thread] = 0
+
+        return call
+
+    def _stand_back(self, thread: int) -> None:
+        """Let those begin and end who want BLAS without threads."""
+        try:
+            self._waiting[thread] = 1
+            self._shared[thread] = 0
+            sleep(PAUSE)
+            if not self._callers:
+                self._settle()  # a handler of signals may have broken off the last one's
+            self._shared[thread] = 1
+        finally:
+            self._waiting[thread] = 0
+
+    def _give_way(self) -> None:
+        """Let calls begin that wait for threads, so that neither kind waits for ever."""
+        for _ in range(MOST_PAUSES):
+            if not any(list(self._waiting.values())) or not self._callers:
+                return
+            sleep(PAUSE)
+
     @property
     def kernels(self) -> str:
         """The processors whose kernels it uses, as OpenBLAS and BLIS tell: "Haswell"; else ""."""
@@ -98,7 +155,7 @@ class BlasThreads:
         """Wait for the calls of other threads, and let them begin none, nor change settings."""
         self._lock.acquire()
         thread = self._forking = get_ident()
-        while any(inside and each != thread for each, inside in list(self._inside.items())):
+        while _any_other(self._inside, thread):
             sleep(PAUSE)
 
     def release(self) -> None:
@@ -115,8 +172,8 @@ class BlasThreads:
 
     def renew(self) -> None:
         """In a child nobody else calls."""
-        self._callers.clear()
-        self._inside.clear()
+        for each in (self._callers, self._inside, self._shared, self._waiting, self._apart):
+            each.clear()
         self._settle()
 
     def _settle(self) -> None:
@@ -127,12 +184,17 @@ class BlasThreads:
         with self._lock:
             if self._callers:
                 self._saved = self._saved or [each.get_num_threads() for each in self._libraries]
-                for library in self._libraries:
-                    library.set_num_threads(1)
+                for set_threads in self._sets:
+                    set_threads(1)
             elif self._saved:
-                for library, threads in zip(self._libraries, self._saved, strict=True):
-                    library.set_num_threads(threads)
+                for set_threads, threads in zip(self._sets, self._saved, strict=True):
+                    set_threads(threads)
                 self._saved = []
+
+
+def _any_other(calling: dict[int, int], thread: int) -> bool:
+    """Whether another thread is calling."""
+    return any([number and each != thread for each, number in list(calling.items())])
 
 
 def _most(asks: list[Callable[[], int]]) -> int:
@@ -150,9 +212,24 @@ def _asks(libraries: list[Any]) -> Iterator[tuple[int, Callable[[], int]]]:
             continue
         found = None
         if layer == "pthreads":
-            dll = ctypes.PyDLL(library.filepath)  # which keeps Python's lock
-            found = next((getattr(dll, name) for name in OPENBLAS if hasattr(dll, name)), None)
+            found = _openblas(ctypes.PyDLL(library.filepath), "get")  # which keeps Python's lock
         yield at, found or library.get_num_threads
+
+
+def _setter(library: Any) -> Callable[[int], Any]:
+    """What sets the number of threads, from whichever thread it is called.
+
+    From 3.8 on threadpoolctl does nothing for OpenBLAS in any thread but the first that called it.
+    """
+    found = None
+    if library.internal_api == "openblas" and library.threading_layer == "pthreads":
+        found = _openblas(ctypes.CDLL(library.filepath), "set")
+    return found or library.set_num_threads
+
+
+def _openblas(library: Any, verb: str) -> Callable[..., Any] | None:
+    names = [each.format(verb) for each in OPENBLAS]
+    return next((getattr(library, name) for name in names if hasattr(library, name)), None)
 
 
 @cache

@@ -76,13 +76,15 @@ def prepare_gemm(plan: Plan, step: Gemm, workers: Workers) -> Prepared:
     view_d = _matrix_view(plan, step.d, batch, m, n, "d")
     a, b, d, scaled = step.a, step.b, step.d, step.scaled
     products = prod([loop.extent for loop in step.loops])
-    product_of = _for_threads(matmul, step)
+    product_of = _for_forks(matmul, step)
     if products > longest_slice(step.dtype):
-        product_of = in_slices(product_of, step.dtype, workers)
+        alone = in_slices(product_of, step.dtype, workers)
+    else:
+        alone = _for_threads(matmul, step)
 
     def run(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         out = view_d(slots[d])
-        product_of(view_a(slots[a]), view_b(slots[b]), out)
+        alone(view_a(slots[a]), view_b(slots[b]), out)
         if scaled:
             _scale(out, scalars[0])
 
@@ -106,6 +108,12 @@ def _rows(step: Product) -> list[list[Loop]]:
 
 
 def _for_threads(function: Callable[..., Any], step: Product) -> Callable[..., Any]:
+    """A function that calls BLAS with as many threads as it has, if it has threads for this."""
+    guarded = _for_forks(function, step)
+    return guarded if guarded is function else blas_threads().shared(guarded)
+
+
+def _for_forks(function: Callable[..., Any], step: Product) -> Callable[..., Any]:
     """A function that calls BLAS, while no process is forked if BLAS has threads for it."""
     m, n, k = (step.extent(kind) for kind in (Kind.M, Kind.N, Kind.K))
     least = VECTOR_SHARES if 1 in (m, n) else BLAS_SHARES

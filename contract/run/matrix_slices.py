@@ -26,6 +26,7 @@ BLAS_PRODUCTS, LOOP_PRODUCTS = 1 << 34, 1 << 24
 SHORTEST = 128  # rows or columns of a slice: shorter ones would pack the operands too often
 # Multiply-adds that are worth waking a thread, and of a slice.
 SHARED_PRODUCTS, SLICE_PRODUCTS = 1 << 22, 1 << 21
+FEWEST_OF_BLAS = 1 << 12  # multiply-adds for which BLAS may have threads
 # Slices for each thread; a matrix has fewer, for its factors are packed in each.
 STACK_SLICES, MATRIX_SLICES = 4, 2
 
@@ -33,12 +34,15 @@ Matmul = Callable[[Array, Array, Array], Any]
 
 
 def share_product(matmul: Matmul, workers: Workers, a: Array, b: Array, out: Array) -> None:
-    """matmul(a, b, out) on stacks of matrices by all threads, with one BLAS thread each."""
+    """matmul(a, b, out) on stacks of matrices by all threads, with one BLAS thread each.
+
+    How many threads BLAS has may show in the last bits, and other callers change it at any time.
+    """
     products = out.size * a.shape[-1]
     each = MATRIX_SLICES if prod(out.shape[:-2]) == 1 else STACK_SLICES
-    if products < SHARED_PRODUCTS:
+    if products < FEWEST_OF_BLAS:
         matmul(a, b, out)
-    elif workers.threads == 1 or workers.is_inside():
+    elif products < SHARED_PRODUCTS or workers.threads == 1 or workers.is_inside():
         blas_threads().alone(partial(matmul, a, b, out))
     else:
         most = max(ceil(products / (each * workers.threads)), SLICE_PRODUCTS)

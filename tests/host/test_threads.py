@@ -4,6 +4,7 @@ import gc
 import os
 import random
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from threadpoolctl import threadpool_info
 
 import contract as ct
 from contract.run import host_products, numpy_kernels, workers
-from contract.run.blas_threads import BlasThreads
+from contract.run.blas_threads import BlasThreads, blas_threads
 
 CALLS, THREADS = 600, 8
 TUNED = ct.PlanPreference(autotune=ct.AutotuneMode.INCREMENTAL)
@@ -326,3 +327,53 @@ def test_products_of_a_thread_that_is_held_up_are_left_to_the_others(
     assert len(products) >= 4
     assert held_up.done > 0.6 * held_up.total
     assert held_up.settings == {1}
+
+
+def test_blas_is_held_to_one_thread_by_any_thread() -> None:
+    """threadpoolctl alone would listen to one thread of the process."""
+    found: list[int] = []
+
+    def ask() -> None:
+        found.extend(
+            each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"
+        )
+
+    for _ in range(2):
+        caller = threading.Thread(target=lambda: blas_threads().alone(ask))
+        caller.start()
+        caller.join()
+    assert found
+    assert set(found) == {1}
+
+
+def test_calls_with_the_threads_of_blas_and_without_never_meet() -> None:
+    """Its number of threads belongs to the process, and shows in the last bits."""
+    inside: list[str] = []
+    met: list[bool] = []
+
+    def stay(name: str, other: str) -> None:
+        inside.append(name)
+        met.append(other in inside)
+        time.sleep(1e-4)
+        met.append(other in inside)
+        inside.remove(name)
+
+    blas = BlasThreads()
+    blas.exceeds = False
+    shared = blas.shared(lambda: stay("shared", "alone"))
+
+    def call(at: int) -> None:
+        for turn in range(60):
+            if (turn + at) % 3:
+                blas.alone(lambda: stay("alone", "shared"))
+            else:
+                shared()
+
+    callers = [threading.Thread(target=call, args=(at,)) for at in range(4)]
+    for each in callers:
+        each.start()
+    for each in callers:
+        each.join(60)
+        assert not each.is_alive()
+    assert len(met) == 480
+    assert not any(met)
