@@ -37,7 +37,7 @@ class BlasThreads:
     def __init__(self) -> None:
         self._lock = reentrant_lock()
         self._libraries = ThreadpoolController().select(user_api="blas").lib_controllers
-        self._callers: set[object] = set()
+        self._callers: dict[object, int] = {}  # of ``alone``, with their threads
         self._saved: list[int] = []  # what is to be restored, if anything
         self._inside: dict[int, int] = {}  # by thread, 1 while it calls
         self._shared: dict[int, int] = {}  # by thread, 1 while BLAS has threads of its own for it
@@ -72,13 +72,13 @@ class BlasThreads:
             self._apart[thread] = before + 1
             if not before:
                 self._give_way()
-            self._callers.add(caller)
+            self._callers[caller] = thread
             while not before and _any_other(self._shared, thread):
                 sleep(PAUSE)
             self._settle()
             return work()
         finally:
-            self._callers.discard(caller)
+            self._callers.pop(caller, None)
             self._settle()
             self._apart[thread] = before
 
@@ -171,9 +171,12 @@ class BlasThreads:
             self._inside[thread] = 1
 
     def renew(self) -> None:
-        """In a child nobody else calls."""
-        for each in (self._callers, self._inside, self._shared, self._waiting, self._apart):
-            each.clear()
+        """In a child nobody else calls; a call amid which a handler forked goes on as it was."""
+        thread = get_ident()
+        self._callers = {each: at for each, at in self._callers.items() if at == thread}
+        for tables in (self._inside, self._shared, self._waiting, self._apart):
+            for other in tables.keys() - {thread}:
+                del tables[other]
         self._settle()
 
     def _settle(self) -> None:

@@ -79,6 +79,8 @@ class SingleDeviceMemoryPool:
         self._used = 0
         self._total = 0
         self._limit = 0
+        self._choosing = False
+        self._late: list[tuple[Chunk, int]] = []  # freed by the garbage collector amid a choice
 
     def malloc(self, size: int) -> MemoryPointer:
         """Memory for the current stream: a free chunk of it that fits best, else from the driver.
@@ -90,14 +92,26 @@ class SingleDeviceMemoryPool:
             empty: MemoryPointer = classes.MemoryPointer(classes.Memory(0), 0)
             return empty
         with self._driver.lock:
-            chunk = self._reuse(-(-size // UNIT) * UNIT, size)
+            self._choosing = True
+            try:
+                chunk = self._reuse(-(-size // UNIT) * UNIT, size)
+            finally:
+                self._choosing = False
             self._used += chunk.size
+            self._free_late()
         made: MemoryPointer = classes.MemoryPointer(classes.PooledMemory(chunk, self), 0)
         return made
 
     def free(self, chunk: Chunk, pointer: int) -> None:
         """Take a chunk back."""
         with self._driver.lock:
+            self._late.append((chunk, pointer))
+            if not self._choosing:
+                self._free_late()
+
+    def _free_late(self) -> None:
+        while self._late:
+            chunk, pointer = self._late.pop()
             self._driver.cards[self._device].memory.close(pointer)
             self._used -= chunk.size
             self._insert(chunk)
@@ -184,6 +198,7 @@ class SingleDeviceMemoryPool:
 
     def _collect(self) -> None:
         gc.collect()
+        self._free_late()
         self.free_all_blocks()
 
     def _current(self) -> int:
