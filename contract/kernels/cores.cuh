@@ -99,7 +99,8 @@ struct CoreCopier : FactorRows<Copied<F>, Offset, ROWS, ONCE<F, K>, THREADS> {
 #pragma unroll
       for (int i = 0; i < ITEMS_ROW; ++i) {
         const int apart = (k - this->k(0)) * PITCH<Sum, ROWS> + this->row(i) - this->row(0);
-        copy(first + apart * (int)sizeof(Sum), this->origin + (this->offset[i] + offset), inside && this->there[i]);
+        copy_ahead<BYTES>(
+            first + apart * (int)sizeof(Sum), this->origin + (this->offset[i] + offset), inside && this->there[i]);
       }
     }
   }
@@ -107,15 +108,6 @@ struct CoreCopier : FactorRows<Copied<F>, Offset, ROWS, ONCE<F, K>, THREADS> {
   template <class Index>
   __device__ void put(Sum *, Index) const {
     asm volatile("cp.async.wait_all;" ::: "memory");
-  }
-
- private:
-  static __device__ void copy(unsigned to, const void *from, bool there) {
-    const int bytes = there ? BYTES : 0;
-    if constexpr (BYTES == 16)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-    else
-      asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(bytes) : "memory");
   }
 };
 

@@ -54,6 +54,18 @@ struct Finish {
   }
 };
 
+// Begins to copy BYTES to shared memory; zeros where there is nothing. L2 fetches the whole line: the next step or a
+// block beside has the rest of it, which DRAM gives at less cost than later by itself.
+template <int BYTES>
+__device__ inline void copy_ahead(unsigned to, const void *from, bool there) {
+  const int read = there ? BYTES : 0;
+  if constexpr (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(read) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(read)
+                 : "memory");
+}
+
 // Which k's and rows of a factor the threads of a block read: accesses of WIDTH elements, lanes side by side along
 // LANES_K and LANES_ROW of them, each thread ITEMS_K x ITEMS_ROW.
 template <class F, int ROWS, int K, int THREADS>

@@ -363,7 +363,7 @@ struct Copier : Accesses<F, ROWS, K, THREADS> {
       for (int i = 0; i < ITEMS_ROW; ++i) {
         const T *source = from[i] + offset + shift;
         if constexpr (DIRECT) {
-          copy(target + item(i, j), source, inside && there[i] ? BYTES : 0);
+          copy_ahead<BYTES>(target + item(i, j), source, inside && there[i]);
         } else {
           raw[i][j] = Raw{};
           if (inside && there[i]) raw[i][j] = *(const Raw *)source;
@@ -390,12 +390,6 @@ struct Copier : Accesses<F, ROWS, K, THREADS> {
   __device__ int item(int i, int j) const {
     const int more_lines = line(i * Access::DOWN * UNIT_ROW), more_k = j * Access::ACROSS * UNIT_K;
     return (to ^ Place::near(more_lines, more_k)) + Place::far(more_lines, more_k);
-  }
-  static __device__ void copy(unsigned to, const void *from, int bytes) {
-    if constexpr (BYTES == 16)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-    else
-      asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(bytes) : "memory");
   }
 };
 
