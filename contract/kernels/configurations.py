@@ -246,6 +246,7 @@ _SINGLE = (
     (1, 32, 128, (1, 4), 4, 3, 0.22, "few rows"),
     (8, 16, 16, (1, 1), 2, 3, 0.10, "many tiny products"),
     (4, 32, 32, (1, 2), 2, 3, 0.15, "many small products"),
+    (1, 256, 32, (8, 1), 4, 2, 0.25, "few columns, many rows"),
 )
 _SINGLE_IN_PARTS = (
     (1, 128, 128, (2, 4), 4, 1, 0.52, "large"),

@@ -174,8 +174,8 @@ def tiles(work: Workload, architecture: Architecture) -> Iterator[Tile]:
 def shares(work: Workload, tile: Tile, architecture: Architecture) -> Iterator[Share]:
     """The ways to part the sums of a tile.
 
-    One part; powers of 2 that leave each some steps and fit the scratch memory; and as many as
-    there is room for beside the tiles of full waves.
+    One part; powers of 2 that leave each some steps and fit the scratch memory; as many as run at
+    once; and as many as there is room for beside the tiles of full waves.
     """
     extents = work.extents
     whole = Share(tile, 1, max(extents.k, 1))
@@ -190,8 +190,8 @@ def shares(work: Workload, tile: Tile, architecture: Architecture) -> Iterator[S
         parts *= 2
     at_once = architecture.multiprocessors * resident(work, tile, architecture)
     rest = count % at_once
-    if count > at_once and rest and at_once // rest > 1:
-        made = _in_parts(work, tile, at_once // rest, count - rest)
+    if rest and at_once // rest > 1:
+        made = _in_parts(work, tile, min(at_once // rest, MOST_PARTS), count - rest)
         if made is not None:
             yield made
 

@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 D, A, B, C = range(4)  # the order of strides in a loop
+Leader = tuple[int, int]  # a tensor that lies side by side along a loop, and its item size
 VECTOR_BYTES = 16
 SECTOR_BYTES = 32  # what memory moves at least: shorter runs waste the rest
 LINE_BYTES = 128  # what DRAM writes at once
@@ -210,21 +211,44 @@ def _nearest(loops: Iterable[Dimension], tensor: int) -> float:
 def _ordered(problem: Problem) -> Problem:
     """Every tensor's nearest loops first; where two want to be, both are cut and interleaved.
 
-    Where D is larger than A its runs are as long as can be, those of A one access.
+    Where D is larger than a factor its runs are as long as can be, else a sector.
     """
     a_first = _nearest(problem.m, A) <= _nearest(problem.k, A)
     b_first = _nearest(problem.n, B) <= _nearest(problem.k, B)
-    rows = [(A, problem.a.size)] * a_first + [(D, problem.d.size)]
-    columns = [(B, problem.b.size)] * b_first
-    depth = [(A, problem.a.size)] * (not a_first) + [(B, problem.b.size)] * (not b_first)
-    extents = problem.extents
-    written = extents.n * problem.d.size >= extents.k * problem.a.size
+    a, b, d = (A, problem.a.size), (B, problem.b.size), (D, problem.d.size)
+    m, n, k = problem.extents.m, problem.extents.n, problem.extents.k
+    above_a, above_b = n * d[1] >= k * a[1], m * d[1] >= k * b[1]
+    joins = not b_first or (above_b and _ends_in_a_line(problem))
+    inner = by_stride(problem.k, B, A) if n > m else by_stride(problem.k, A, B)
     return replace(
         problem,
-        m=_led(problem.m, rows, written),
-        n=_led(problem.n, columns),
-        k=_led(by_stride(problem.k, A, B), depth),
+        m=_led(problem.m, [a] * a_first + [d], above_a),
+        n=_led(problem.n, [b] * b_first + [d] * joins, above_b),
+        k=_led(inner, _leaders_of_k(problem, [a] * (not a_first), [b] * (not b_first))),
     )
+
+
+def _ends_in_a_line(problem: Problem) -> bool:
+    """Whether the rows of a tile that lie side by side in D end inside a line: columns go on there."""
+    run = 1
+    for each in by_stride(problem.m, D):
+        if abs(each.strides[D]) != run:
+            break
+        run *= each.extent
+    return run <= MOST_SIDE and run * problem.d.size % LINE_BYTES > 0
+
+
+def _leaders_of_k(problem: Problem, a: Sequence[Leader], b: Sequence[Leader]) -> list[Leader]:
+    """The factors that lie side by side along k; one that is much smaller gives way.
+
+    What it is read for each element used, a sector, is still less than the other factor.
+    """
+    m, n = problem.extents.m, problem.extents.n
+    if a and b and m * SECTOR_BYTES <= n * problem.b.size:
+        return list(b)
+    if a and b and n * SECTOR_BYTES <= m * problem.a.size:
+        return list(a)
+    return [*a, *b]
 
 
 def by_stride(loops: Sequence[Dimension], *tensors: int) -> tuple[Dimension, ...]:
@@ -232,18 +256,19 @@ def by_stride(loops: Sequence[Dimension], *tensors: int) -> tuple[Dimension, ...
 
 
 def _led(
-    loops: tuple[Dimension, ...], leaders: Sequence[tuple[int, int]], second: bool = False
+    loops: tuple[Dimension, ...], leaders: Sequence[Leader], longest: bool = False
 ) -> tuple[Dimension, ...]:
-    """The loops nearest in the leaders (tensor, item size) first.
+    """The loops nearest in the leaders first.
 
-    ``second``: the second leader is to have the longer runs.
+    Of two, the first one is cut to vectors: the accesses of a warp go on beyond the second, whose
+    chunks are sectors, or the ``longest`` there are.
     """
     first = list(dict.fromkeys(_leader(loops, tensor) for tensor, _ in leaders if loops))
     rest = tuple(each for each in loops if each not in first)
     if len(first) < 2:
         return (*first, *rest)
     (_, size), (_, other) = leaders
-    cut = _cut(first[0], _powers(size, second)), _cut(first[1], _chunks(other, second))
+    cut = _cut(first[0], _powers(size)), _cut(first[1], _chunks(other, longest))
     inner, outer = zip(*cut, strict=True)
     return tuple(each for each in (*inner, *outer) if each.extent > 1) + rest
 
@@ -253,14 +278,14 @@ def _leader(loops: Iterable[Dimension], tensor: int) -> Dimension:
     return min(loops, key=lambda each: (not each.strides[tensor], abs(each.strides[tensor])))
 
 
-def _powers(size: int, short: bool) -> list[int]:
-    """Chunks of a loop that leads, the best first: sectors, or vectors where they may be ``short``.
+def _powers(size: int) -> list[int]:
+    """Chunks of a loop that leads, the best first: a vector, or sectors and more.
 
     They are powers of 2, for so many rows are between neighbours of the other tensor.
     """
     sector, vector = max(1, SECTOR_BYTES // size), max(1, VECTOR_BYTES // size)
     powers = [n for n in range(sector, MOST_CHUNK + 1) if n & (n - 1) == 0]
-    return ([vector, *powers] if short else [*powers, vector]) + _chunks(size, False)
+    return [vector, *powers, *_chunks(size, False)]
 
 
 def _chunks(size: int, longest: bool) -> list[int]:
