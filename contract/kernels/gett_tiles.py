@@ -1,8 +1,9 @@
 """Ways to share a product among blocks: which tile, and how many parts of the sum over k."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil, prod
+from typing import NamedTuple
 
 from contract.compute import is_complex, item_size
 from contract.kernels.architectures import Architecture
@@ -20,6 +21,7 @@ __all__ = [
     "Access",
     "Extents",
     "Share",
+    "Stores",
     "Workload",
     "rate",
     "resident",
@@ -76,17 +78,30 @@ def _power(side: int) -> int:
     return min(side, MOST_SIDE).bit_length() - 1
 
 
+class Stores(NamedTuple):
+    """How the warps of a block store D: ``width`` elements of a thread at once.
+
+    A store of a warp touches ``sectors`` bytes of sectors for each byte, and ``lines`` of lines.
+    """
+
+    width: int
+    sectors: float
+    lines: float
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """What a product asks of a machine: extents, accesses, and the arithmetic that may serve.
 
-    ``dtype`` is the type of sums. The CUDA cores always serve.
+    ``stores`` says how D is stored where blocks do a tile. ``dtype`` is the type of sums. The CUDA
+    cores always serve.
     """
 
     extents: Extents
     a: Access
     b: Access
     d: Access
+    stores: Callable[[Tile], Stores]
     c: Access | None
     dtype: str
     arithmetic: tuple[Arithmetic, ...] = ()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, prod
 from typing import NamedTuple
 
@@ -9,8 +10,8 @@ from contract.compute import ComputeType, is_complex, item_size
 from contract.kernels.architectures import Architecture
 from contract.kernels.arithmetic import arithmetic
 from contract.kernels.call import Memory, Pointer
-from contract.kernels.configurations import CoreTile, Tile
-from contract.kernels.gett_tiles import MOST_SIDE, Access, Extents, Workload
+from contract.kernels.configurations import CoreTile, TensorTile, Tile
+from contract.kernels.gett_tiles import MOST_SIDE, Access, Extents, Stores, Workload
 from contract.kernels.loops import NARROW, Dimension, fused
 from contract.kernels.names import operator_name, type_name
 from contract.layout import offset_bounds
@@ -45,6 +46,7 @@ SECTOR_BYTES = 32  # what memory moves at least: shorter runs waste the rest
 LINE_BYTES = 128  # what DRAM writes at once
 IN_PARTS = 0.4  # of what is left of a line: what it costs to write whole sectors of it alone
 LEAST_COLUMNS = 16  # of a tile that is not for the smallest products
+MANY_K = 1024  # a sector of D in parts takes as long as this many multiply-adds of 16 bits
 WARP = 32
 MOST_CHUNK = 32  # indices; a loop without a divisor up to here is not cut
 NOTHING = Dimension(1, (0, 0, 0, 0))
@@ -96,6 +98,7 @@ class Problem:
             a=_factor_access(self, a, A, self.m),
             b=_factor_access(self, b, B, self.n),
             d=_access(self, self.d, D, self.m),
+            stores=partial(_stores, self),
             c=None if c is None else _access(self, c, C, self.m),
             dtype=self.dtype,
             arithmetic=arithmetic(
@@ -441,6 +444,29 @@ def written(problem: Problem, tile: Tile) -> Written:
     return Written(width, apart, _lanes(problem, tile, width, apart)) if width > 1 else Written(1)
 
 
+def _stores(problem: Problem, tile: Tile) -> Stores:
+    rows = written(problem, tile)
+    own = [each for each in problem.loops if each.strides[D]]
+    taken = _stored(problem, tile, rows)
+    moved = (_inflation(problem.d, D, own, taken, unit) for unit in (SECTOR_BYTES, LINE_BYTES))
+    return Stores(rows.width, *moved)
+
+
+def _stored(problem: Problem, tile: Tile, rows: Written) -> list[Dimension]:
+    """The rows of one store of a warp, ``lanes`` threads along m, as loops."""
+    if isinstance(tile, TensorTile):
+        lanes = 8 // rows.lanes if rows.apart > 1 else 8
+        inner = _first(problem.m[:1], rows.lanes) if rows.apart > 1 else []
+        return [*inner, *_first(problem.m[len(inner) :], lanes * rows.width)]
+    run = tile.run(item_size(problem.dtype))
+    found = _first(problem.m, tile.lanes_m * run)
+    if rows.width == run or not found:
+        return found
+    far = tuple(stride * run for stride in found[0].strides)  # from lane to lane
+    beside = replace(found[0], extent=min(rows.width, found[0].extent), inside=-1)
+    return [beside, Dimension(ceil(found[0].extent / run), far), *found[1:]]
+
+
 def _rows_beside(problem: Problem, tile: Tile) -> int:
     """Rows of a thread that may lie side by side in D.
 
@@ -457,11 +483,13 @@ def _rows_beside(problem: Problem, tile: Tile) -> int:
 def _lanes(problem: Problem, tile: Tile, width: int, apart: int) -> int:
     """Rows of A side by side among eight lanes: the others complete sectors of D.
 
-    16-bit elements are turned eight at once on their way to the fragments.
+    Eight 16-bit elements are turned at once on their way to the fragments, which is worth more
+    than sectors where there are many k.
     """
+    if problem.a.size == 2 and problem.extents.k >= MANY_K:
+        return min(apart, 8)
     sector = SECTOR_BYTES // (width * problem.d.size)
-    together = 1 if problem.a.size == 2 else max(1, min(sector, tile.m // (width * apart)))
-    return min(apart, 8 // together)
+    return min(apart, 8 // max(1, min(sector, tile.m // (width * apart))))
 
 
 def addend_type(problem: Problem, width: int) -> str:

@@ -446,6 +446,8 @@ struct Reader {
       for (int c = 0; c < AT_ONCE; c += BESIDE) {
         if constexpr (EXACT && BESIDE % 2 == 0 && SIZE == 2) {
           interleaved(stage, fragment + c, k, f + c);
+        } else if constexpr (EXACT && SIZE == 2) {
+          paired(stage, fragment + c, k, f[c]);
         } else {
           T x[BESIDE][PER];
           raw(stage, fragment + c, k, x);
@@ -475,6 +477,14 @@ struct Reader {
 #pragma unroll
       for (int i = 0; i < BESIDE * WIDTH; ++i) x[i / WIDTH][e + i % WIDTH] = v.at[i];
     }
+  }
+
+  // The k's of a row, two in a word.
+  __device__ void paired(const unsigned char *stage, int fragment, int k, Fragments &f) const {
+    T x[1][PER];
+    raw(stage, fragment, k, x);
+#pragma unroll
+    for (int w = 0; w < PER / 2; ++w) f.at[0][0].at[w] = bits_of(x[0][2 * w], x[0][2 * w + 1]);
   }
 
   // The k's of two rows side by side, out of words that hold both.
