@@ -78,7 +78,7 @@ template <class F>
 using Copied = Factor<typename F::Type, F::op, F::along, F::along == Along::K ? 1 : F::width>;
 template <class F, int ROWS, int K, int THREADS>
 constexpr int ONCE =
-    F::along == Along::K ? least(K, most(32 / (int)sizeof(typename F::Type), THREADS / ROWS)) : K;
+    F::along == Along::K ? least(K, most(32 / (int)sizeof(typename F::Type), power_up_to(THREADS / ROWS))) : K;
 
 // The same for elements that stay as they are, straight to shared memory. Zero beyond the last k and for rows beyond the
 // tensor: if all blocks read the same place instead, one part of L2 would serve them all.

@@ -30,8 +30,8 @@ ACCESSES = 32  # loads or stores of a multiprocessor per clock: it has as many u
 CACHED = 0.5  # of L2, which is left for what is read again
 HIDDEN = 0.9  # of what is not the bottleneck goes on behind it
 TILED = 0.7  # of the DRAM's bandwidth, by blocks that read and write tiles
-IN_PARTS = 2.0  # of what a store of a warp leaves of a sector: what it costs
-APART = 0.1  # the same of a line
+IN_PARTS = 1.5  # of what a store of a warp leaves of a sector: what it costs
+APART = 0.15  # the same of a line
 PART_LOSS = 1.1  # parts must gain this much: they take memory, and the model is rough
 PART_CLOCKS = 100  # to add one part to a sum, several being read at once
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, prod
+from math import ceil, gcd, prod
 from typing import NamedTuple
 
 from contract.compute import ComputeType, is_complex, item_size
@@ -386,8 +386,8 @@ def _inflation(
 ) -> float:
     """Bytes of sectors for each byte of the indices ``taken`` of a tensor's ``own`` loops.
 
-    They lie in runs; a run begins anywhere in a sector where strides do not keep it at the start.
-    A sector has ``unit`` bytes.
+    They lie in runs; a run begins at any multiple of what the strides beyond it have in common. A
+    sector has ``unit`` bytes.
     """
     size, near = tensor.size, max(1, unit // tensor.size)
     run, step = 1, near
@@ -399,9 +399,8 @@ def _inflation(
         run *= each.extent
     far = (each.strides[at] * size for each in own if abs(each.strides[at]) >= run)
     used = run * size
-    moved = ceil(used / unit) * unit
-    if any(stride % unit for stride in far):
-        moved = used + unit - min(size, unit)
+    begins = gcd(unit, *far)
+    moved = ceil(used / begins) * begins + unit - begins
     return min(moved / used, step)
 
 
