@@ -232,7 +232,7 @@ def _ordered(problem: Problem) -> Problem:
 
 
 def _ends_in_a_line(problem: Problem) -> bool:
-    """Whether the rows of a tile that lie side by side in D end inside a line: columns go on there."""
+    """Whether rows that lie side by side in D end inside a line of it, within a tile."""
     run = 1
     for each in by_stride(problem.m, D):
         if abs(each.strides[D]) != run:

@@ -16,9 +16,10 @@ from contract.compute import ComputeType
 from contract.kernels.architectures import architecture_of
 from contract.kernels.configurations import CoreTile, TensorTile, Tile
 from contract.kernels.gett import gett_calls
-from contract.kernels.gett_tiles import Share, tiles
+from contract.kernels.gett_model import share
+from contract.kernels.gett_tiles import Share, resident, tiles
 from contract.kernels.loops import Dimension
-from contract.kernels.product import A, D, Problem, held_by, problem_of
+from contract.kernels.product import A, B, D, Problem, held_by, problem_of
 from contract.plan import Gett, Plan
 from contract.planner import make_plan
 
@@ -55,7 +56,7 @@ extern "C" __global__ void loads(int *out) {
   out += 3 * threadIdx.x;
   for (int j = 0; j < access.ITEMS_K; ++j)
     for (int i = 0; i < access.ITEMS_ROW; ++i, out += 3 * Main::Tile::THREADS)
-      out[0] = access.takes_part ? access.UNIT_ROW : 0, out[1] = access.row(i), out[2] = access.k(j);
+      out[0] = access.UNIT_ROW * access.takes_part, out[1] = access.row(i), out[2] = access.k(j);
 }
 """
 
@@ -137,6 +138,8 @@ BOXES = [
     (Product("efbad,cf->abcde", TURNED, "bfloat16"), TensorTile, 256, 32),
     (Product("efbad,cf->abcde", TURNED, "bfloat16"), TensorTile, 256, 128),
     (Product("efbad,cf->abcde", TURNED, "float64"), TensorTile, 128, 64),
+    (Product("efbad,cf->abcde", TURNED, "float32"), CoreTile, 256, 24),
+    (Product("efbad,cf->abcde", TURNED, "float64"), CoreTile, 256, 24),
     (Product("efga,gdbc->abcdef", RAGGED, "float32"), CoreTile, 128, 128),
     (Product("efga,gdbc->abcdef", RAGGED, "float64"), TensorTile, 128, 64),
 ]
@@ -160,3 +163,61 @@ def test_boxes_store_whole_sectors(
     assert {width for warp in loads for width in warp[:, 0]} <= {0, 16 // problem.a.size}
     loaded, _ = touched(iter(loads), problem, A, problem.k)
     assert loaded <= 2
+
+
+def test_half_sectors_are_counted(device: Device) -> None:
+    """Of many k, eight rows of 16 bits are turned at once: four of D lie beside each other."""
+    made = Product("efbad,cf->abcde", TURNED | {"f": 1024}, "bfloat16")
+    tile = tile_of(made, TensorTile, 128, 128)
+    problem = made.plan()[2]
+    stored, _ = touched(accesses(device, made, tile, "stores"), problem, D, problem.n)
+    assert stored == problem.workload(HOPPER).stores(tile).sectors == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [("gdac,efgb->abcdef", "float32"), ("gdac,efgb->abcdef", "bfloat16")],
+)
+def test_columns_go_on_where_rows_end_inside_a_line(text: str, dtype: str) -> None:
+    """The lines that a tile of 128 x 128 writes of D: most of them whole."""
+    problem = Product(text, RAGGED, dtype).plan()[2]
+    written: dict[int, int] = {}
+    for column in range(128):
+        for row in range(128):
+            at = offset(problem.m, row, D) + offset(problem.n, column, D)
+            line = at * problem.d.size // 128
+            written[line] = written.get(line, 0) + problem.d.size
+    assert sum(count == 128 for count in written.values()) > 0.7 * len(written)
+
+
+def test_the_larger_factor_is_read_along_its_own_k() -> None:
+    """A has 5 rows and B 49 columns, each with another k nearest: B's lies first."""
+    extents = {"d": 4, "f": 42, "a": 7, "b": 5, "c": 95, "e": 49}
+    problem = Product("dfabc,fdeac->be", extents, "float64").plan()[2]
+    assert problem.k[0].strides[B] == 1
+    assert problem.workload(HOPPER).b.width == 2
+    alike = Product("dfabc,fdeac->be", extents | {"b": 40}, "float64").plan()[2]
+    assert [each.extent for each in alike.k[:2]] == [2, 6]
+
+
+def test_every_thread_copies_for_four_rows(device: Device) -> None:
+    made = Product("ka,kb->ab", {"k": 4096, "a": 4, "b": 4}, "float32")
+    tile = tile_of(made, CoreTile, 4, 4)
+    warps = list(accesses(device, made, tile, "loads"))
+    assert all((warp[:, 0] > 0).all() for warp in warps)
+    assert sum(warp.shape[0] for warp in warps) >= tile.threads
+
+
+def test_parts_fill_the_machine_once() -> None:
+    """25 tiles of D and a long k: as many parts as run at once, not the next power of 2."""
+    made = Product("acd,dbc->ab", {"a": 312, "c": 296, "d": 312, "b": 296}, "float64")
+    work = made.plan()[2].workload(HOPPER)
+    chosen = share(work, HOPPER)
+    at_once = HOPPER.multiprocessors * resident(work, chosen.tile, HOPPER)
+    assert 0.9 * at_once < chosen.items(work.extents) <= at_once
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_24_columns_have_a_tile(dtype: str) -> None:
+    made = Product("bda,dc->abc", {"a": 312, "b": 312, "c": 24, "d": 312}, dtype)
+    assert share(made.plan()[2].workload(HOPPER), HOPPER).tile.n == 24
