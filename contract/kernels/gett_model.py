@@ -1,10 +1,10 @@
 """What a share of a product would take: the clocks of a multiprocessor, the bytes of L2 and DRAM.
 
 The model sees extents, strides and the tables alone, so that a result has the same bits on every
-card of an architecture. It decides between candidates. TILED, IN_PARTS and APART are fitted to 400
-candidates of TCCG in four types on an H100 (bench candidates): of all choices 1% of the time is
-lost; every third case was left out of the fit, and loses no more. The other constants are
-estimates.
+card of an architecture. It decides between candidates. TILED, SECTORS_LEFT and LINES_LEFT are
+fitted to 400 candidates for 12 cases of TCCG in four types, timed on an H100 (bench candidates):
+its choices take 0.5% longer than the best, and 0.9% in the third of the cases that was left out of
+the fit. The other constants are estimates.
 """
 
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from contract.kernels.configurations import CoreTile, TensorTile, Tile
 from contract.kernels.gett_tiles import (
     Access,
     Share,
+    Stores,
     Workload,
     rate,
     resident,
@@ -30,8 +31,8 @@ ACCESSES = 32  # loads or stores of a multiprocessor per clock: it has as many u
 CACHED = 0.5  # of L2, which is left for what is read again
 HIDDEN = 0.9  # of what is not the bottleneck goes on behind it
 TILED = 0.7  # of the DRAM's bandwidth, by blocks that read and write tiles
-IN_PARTS = 1.5  # of what a store of a warp leaves of a sector: what it costs
-APART = 0.15  # the same of a line
+SECTORS_LEFT = 1.5  # of what a store of a warp leaves of a sector: what it costs
+LINES_LEFT = 0.15  # the same of a line
 PART_LOSS = 1.1  # parts must gain this much: they take memory, and the model is rough
 PART_CLOCKS = 100  # to add one part to a sum, several being read at once
 
@@ -75,12 +76,13 @@ class _Costs:
 
 
 def _costs(work: Workload, tile: Tile, gpu: Architecture) -> _Costs:
+    stores = work.stores(tile)
     return _Costs(
         max(1, resident(work, tile, gpu)),
-        _written(work, tile),
+        _written(work, tile, stores),
         _step_clocks(work, tile, gpu),
-        _result_clocks(work, tile, gpu),
-        _l2_bytes(work, tile),
+        _result_clocks(work, tile, stores, gpu),
+        _l2_bytes(work, tile, stores),
     )
 
 
@@ -154,27 +156,22 @@ def _instructions(access: Access, width: int, tile: Tile) -> int:
     return 1 if width * access.size >= 4 else 2
 
 
-def _result_clocks(work: Workload, tile: Tile, gpu: Architecture) -> float:
+def _result_clocks(work: Workload, tile: Tile, stores: Stores, gpu: Architecture) -> float:
     """D, and C where it is added, at the end of a block."""
     extents = work.extents
     elements = min(tile.l, extents.l) * min(tile.m, extents.m) * min(tile.n, extents.n)
-    stores = work.stores(tile)
-    clocks = max(elements / stores.width / ACCESSES, _stored(work, tile, elements) / gpu.l2)
+    stored = elements * work.d.size * stores.sectors
+    clocks = max(elements / stores.width / ACCESSES, stored / gpu.l2)
     if work.c is None:
         return clocks
     loads = elements / min(work.c.width, tile.m) / ACCESSES
     return clocks + max(loads, work.c.moved(elements, tile.m) / gpu.l2)
 
 
-def _stored(work: Workload, tile: Tile, elements: int) -> float:
-    """Bytes of the sectors of D that stores touch."""
-    return elements * work.d.size * work.stores(tile).sectors
-
-
 # --- all multiprocessors ----------------------------------------------------------------------
 
 
-def _l2_bytes(work: Workload, tile: Tile) -> float:
+def _l2_bytes(work: Workload, tile: Tile, stores: Stores) -> float:
     """Sectors that go between L2 and the multiprocessors."""
     extents = work.extents
     moved = 0.0
@@ -186,13 +183,12 @@ def _l2_bytes(work: Workload, tile: Tile) -> float:
         moved += access.moved(elements, tile.k if access.along_k else side)
     elements = extents.l * extents.m * extents.n
     added = 0.0 if work.c is None else work.c.moved(elements, tile.m)
-    return moved + _stored(work, tile, elements) + added
+    return moved + elements * work.d.size * stores.sectors + added
 
 
-def _written(work: Workload, tile: Tile) -> float:
+def _written(work: Workload, tile: Tile, stores: Stores) -> float:
     """Bytes of DRAM that D takes, and C: what is stored in parts takes more."""
-    stores = work.stores(tile)
-    parts = IN_PARTS * (stores.sectors - 1) + APART * (stores.lines - 1)
+    parts = SECTORS_LEFT * (stores.sectors - 1) + LINES_LEFT * (stores.lines - 1)
     added = 0.0 if work.c is None else work.c.written(tile.m)
     return work.d.written(tile.m) + parts * work.d.bytes + added
 

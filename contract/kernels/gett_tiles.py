@@ -52,7 +52,7 @@ class Access:
     Elements have ``size`` bytes; ``width`` of them go into one access at most, along k or along
     the tile. ``inflation[i]`` are the bytes of sectors moved for each byte used, where a block
     takes 2^i indices in that direction, ``lines[i]`` those of lines that a tile of so many rows
-    writes in part. ``bytes`` are those of all sectors that hold elements.
+    writes in part, for results. ``bytes`` are those of all sectors that hold elements.
     """
 
     size: int

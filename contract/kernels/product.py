@@ -347,7 +347,7 @@ def _access(problem: Problem, tensor: Tensor, at: int, along: Sequence[Dimension
         width,
         along is problem.k,
         tuple(_inflation(tensor, at, own, _first(along, min(side, lanes))) for side in sides),
-        tuple(_lines(tensor, at, own, _taken(problem, side)) for side in sides),
+        tuple(_lines(tensor, at, own, _taken(problem, side)) for side in sides if at in (D, C)),
         round(elements * tensor.size * _inflation(tensor, at, own, own)),
     )
 
@@ -356,8 +356,10 @@ def _first(loops: Iterable[Dimension], count: int) -> list[Dimension]:
     """The first ``count`` indices of flattened loops, as loops."""
     found = []
     for each in loops:
-        found.append(replace(each, extent=min(each.extent, count), inside=-1))
+        found.append(Dimension(min(each.extent, count), each.strides))
         count = ceil(count / max(each.extent, 1))
+        if count == 1:
+            break
     return found
 
 
@@ -462,7 +464,7 @@ def _stored(problem: Problem, tile: Tile, rows: Written) -> list[Dimension]:
     if rows.width == run or not found:
         return found
     far = tuple(stride * run for stride in found[0].strides)  # from lane to lane
-    beside = replace(found[0], extent=min(rows.width, found[0].extent), inside=-1)
+    beside = Dimension(min(rows.width, found[0].extent), found[0].strides)
     return [beside, Dimension(ceil(found[0].extent / run), far), *found[1:]]
 
 
