@@ -170,7 +170,8 @@ def bound_call(
         operands = arrays_of(kind, operands, out, c)
     target = None if out is None else kind.as_array(out)  # a subclass has its own shapes
     addend = None if c is None else array_of(kind, "c", c)
-    asked = frozen(asked)
+    if not is_hashable(asked):
+        asked = frozen(asked)
     if asked is None or not is_hashable(asked):
         asked = options
     arrays, beside = with_others(operands, target, addend, scalars[1])

@@ -530,7 +530,7 @@ def few_sums(plan: Plan) -> FewSums | None:
     ):
         return None
     operands = (*operation.inputs, operation.output)
-    *terms, result = ("".join(ascii_letters[mode] for mode in each.modes) for each in operands)
+    *terms, result = ["".join([ascii_letters[mode] for mode in x.modes]) for x in operands]
     return FewSums(f"{','.join(terms)}->{result}", order, len(terms))
 
 
@@ -551,9 +551,9 @@ def _packed_order(tensor: TensorDescriptor) -> Literal["F", "C"] | None:
 def _is_plain(operation: Contraction) -> bool:
     """Whether NumPy sums in the type that is asked for, and everything has that type."""
     dtype = operation.rule.accumulator
+    operands = (*operation.inputs, operation.output)
     return is_blas_type(dtype) and all(
-        each.operator is Operator.IDENTITY and each.tensor.dtype == dtype
-        for each in (*operation.inputs, operation.output)
+        [x.operator is Operator.IDENTITY and x.tensor.dtype == dtype for x in operands]
     )
 
 
