@@ -1,7 +1,8 @@
 """cupy_backends.cuda.libs.cublas: handles, and the products behind gemm, with arguments checked.
 
 Every function sets the handle's stream to the current one, as CuPy's do, which CuPy refuses while
-that stream captures.
+that stream captures. What has no name of CuPy's is cuBLAS itself: it takes any stream, and in a
+capture wants a workspace (the real one would allocate there, which not every graph can hold).
 """
 
 import ctypes
@@ -15,6 +16,8 @@ import numpy as np
 from ..device import KernelFault, Kind
 from .counters import Launch
 from .driver import Driver
+from .elements import Place
+from .live import Live
 from .products import (
     COMPUTE_32F,
     DTYPES,
@@ -30,6 +33,8 @@ from .status import CUBLASError, CUDARuntimeError, refuse
 NOT_INITIALIZED, INVALID_VALUE, NOT_SUPPORTED = 1, 7, 15
 HOST, DEVICE = 0, 1
 TF32_MATH, WIDE_SUMS = 3, 16
+ALIGNMENT, OVERWRITTEN = 256, 0xA5  # of a workspace, in bytes; what a product leaves there
+VERSION = 120900
 
 CONSTANTS = {
     "CUBLAS_OP_N": 0,
@@ -65,6 +70,22 @@ class Handle:
     stream: int = 0
     pointer_mode: int = HOST
     math_mode: int = 0
+    workspace: tuple[int, int] | None = None  # address and bytes, until the stream is set
+
+
+@dataclass(frozen=True, slots=True)
+class Using:
+    """A product that writes to all of a workspace."""
+
+    product: Product
+    workspace: tuple[int, int]
+
+    def __call__(self, live: Live) -> None:
+        """Overwrite it, and compute."""
+        pointer, size = self.workspace
+        place = Place(pointer, (size,), (1,), np.dtype(np.uint8))
+        place.write(live, "gemm workspace", OVERWRITTEN)
+        self.product(live)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +133,8 @@ class Blas:
         del self._handles[handle]
 
     def getVersion(self, handle: int) -> int:
-        """The version of the library."""
-        self._of(handle)
-        return 120900
+        """The version of the library; no handle is needed."""
+        return VERSION
 
     def getPointerMode(self, handle: int) -> int:
         """Where alpha and beta lie."""
@@ -132,7 +152,17 @@ class Blas:
             raise NotImplementedError(
                 "calling cuBLAS API during stream capture is currently unsupported"
             )
-        self._of(handle).stream = stream
+        self.set_stream(handle, stream)
+
+    def set_stream(self, handle: int, stream: int | None) -> None:
+        """Choose the stream, and the workspace that cuBLAS has for itself."""
+        held = self._of(handle)
+        held.stream, held.workspace = stream or 0, None
+
+    def set_workspace(self, handle: int, pointer: int | None, nbytes: int) -> None:
+        """Choose the workspace."""
+        _check((pointer or 0) % ALIGNMENT == 0, f"workspace {pointer}")
+        self._of(handle).workspace = pointer or 0, nbytes
 
     def getStream(self, handle: int) -> int:
         """The stream of the latest call."""
@@ -220,19 +250,29 @@ class Blas:
         return self._handles[handle]
 
     def _multiply(self, handle: int, name: str, call: Call) -> None:
-        stream = self._driver.classes.get_current_stream().ptr
-        self.setStream(handle, stream)
+        self.setStream(handle, self._driver.classes.get_current_stream().ptr)
+        self.multiply(handle, name, call)
+
+    def multiply(self, handle: int, name: str, call: Call) -> None:
+        """Queue a product in the handle's stream, or record it."""
         held = self._of(handle)
+        stream, workspace = held.stream, held.workspace
         if not held.device == self._driver.device == self._driver.queue(stream).device:
             raise refuse(CUBLASError, INVALID_VALUE, f"a handle of device {held.device}")
         product = self._product(held, call)
         if 0 in (*call.extents[:2], call.batch):
             return
+        if workspace is None and self._driver.is_capturing(stream):
+            raise refuse(CUBLASError, NOT_SUPPORTED, "a product without a workspace is captured")
+        task = product if workspace is None else Using(product, workspace)
         try:
-            self._driver.enqueue(stream, product)
+            self._driver.enqueue(stream, task)
         except CUDARuntimeError as error:
             raise refuse(CUBLASError, 13, str(error)) from error
-        self._driver.counters.products.append(Launch(name, stream))
+        used = workspace or (0, 0)
+        self._driver.counters.products.append(
+            Launch(name, stream, workspace=used, math_mode=held.math_mode)
+        )
 
     def _product(self, handle: Handle, call: Call) -> Product:
         (m, n, k), (opa, opb) = call.extents, call.operations
