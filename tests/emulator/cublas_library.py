@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from .cupy_surface.blas import Blas, Call
+from .cupy_surface.blas import Blas, single, strided
 from .cupy_surface.status import CUBLASError, CUDARuntimeError
 from .device import KernelFault
 
@@ -20,21 +20,17 @@ _first = _pointer, *(_int,) * 5, _pointer
 def library(blas: Blas) -> SimpleNamespace:
     """libcublas on the handles of CuPy's module, for the same library is behind both."""
 
-    def version(handle: int | None, target: Any) -> None:
-        target[0] = blas.getVersion(handle or 0)
+    def version(handle: int, target: Any) -> None:
+        target[0] = blas.getVersion(handle)
 
     def create(target: Any) -> None:
         target[0] = blas.create()
 
-    def gemm(handle: int, opa: int, opb: int, m: int, n: int, k: int, *rest: Any) -> None:
-        alpha, a, b, beta, c, (compute, algo) = _split(rest, 3)
-        given = (opa, opb), (m, n, k), alpha, (*a, 0), (*b, 0), beta, (*c, 0)
-        blas.multiply(handle, "cublasGemmEx", Call(*given, 1, compute, algo))
+    def gemm(handle: int, *given: int) -> None:
+        blas.multiply(handle, "cublasGemmEx", single(*given))
 
-    def batched(handle: int, opa: int, opb: int, m: int, n: int, k: int, *rest: Any) -> None:
-        alpha, a, b, beta, c, last = _split(rest, 4)
-        given = (opa, opb), (m, n, k), alpha, a, b, beta, c
-        blas.multiply(handle, "cublasGemmStridedBatchedEx", Call(*given, *last))
+    def batched(handle: int, *given: int) -> None:
+        blas.multiply(handle, "cublasGemmStridedBatchedEx", strided(*given))
 
     return SimpleNamespace(
         cublasGetVersion_v2=_exported(version, _pointer, ctypes.POINTER(_int)),
@@ -43,29 +39,19 @@ def library(blas: Blas) -> SimpleNamespace:
         cublasSetMathMode=_exported(blas.setMathMode, _pointer, _int),
         cublasSetStream_v2=_exported(blas.set_stream, _pointer, _pointer),
         cublasSetWorkspace_v2=_exported(blas.set_workspace, _pointer, _pointer, ctypes.c_size_t),
-        cublasGemmEx=_exported(
-            gemm, *_first, *_matrix, *_matrix, _pointer, *_matrix, *(_int,) * 2
-        ),
+        cublasGemmEx=_exported(gemm, *_first, *_matrix, *_matrix, _pointer, *_matrix, *(_int,) * 2),
         cublasGemmStridedBatchedEx=_exported(
             batched, *_first, *_strided, *_strided, _pointer, *_strided, *(_int,) * 3
         ),
     )
 
 
-def _split(rest: tuple[Any, ...], width: int) -> tuple[Any, ...]:
-    """alpha, A, B, beta, C, what follows; a null pointer is 0."""
-    values = [value or 0 for value in rest]
-    a, b, c = 1, 1 + width, 2 + 2 * width
-    return (values[0], values[a:b], values[b : b + width], values[c - 1], values[c : c + width],
-            values[c + width :])  # fmt: skip
-
-
 def _exported(function: Callable[..., None], *arguments: Any) -> Any:
-    """A function of C, which returns a status where Python's raises."""
+    """A function of C, which returns a status where Python's raises; null pointers are 0."""
 
     def call(*given: Any) -> int:
         try:
-            function(*given)
+            function(*(each or 0 for each in given))
         except CUBLASError as error:
             return error.status
         except (CUDARuntimeError, KernelFault):

@@ -154,15 +154,15 @@ class Blas:
             )
         self.set_stream(handle, stream)
 
-    def set_stream(self, handle: int, stream: int | None) -> None:
+    def set_stream(self, handle: int, stream: int) -> None:
         """Choose the stream, and the workspace that cuBLAS has for itself."""
         held = self._of(handle)
-        held.stream, held.workspace = stream or 0, None
+        held.stream, held.workspace = stream, None
 
-    def set_workspace(self, handle: int, pointer: int | None, nbytes: int) -> None:
+    def set_workspace(self, handle: int, pointer: int, nbytes: int) -> None:
         """Choose the workspace."""
-        _check((pointer or 0) % ALIGNMENT == 0, f"workspace {pointer}")
-        self._of(handle).workspace = pointer or 0, nbytes
+        _check(pointer % ALIGNMENT == 0, f"workspace {pointer:#x}")
+        self._of(handle).workspace = pointer, nbytes
 
     def getStream(self, handle: int) -> int:
         """The stream of the latest call."""
@@ -184,10 +184,9 @@ class Blas:
         beta: int, C: int, Ctype: int, ldc: int, computeType: int, algo: int,
     ) -> None:  # fmt: skip
         """C = alpha op(A) op(B) + beta C."""
-        _ints(transa, transb, m, n, k, Atype, lda, Btype, ldb, Ctype, ldc, computeType, algo)
-        call = Call(
-            (transa, transb), (m, n, k), alpha, (A, Atype, lda, 0), (B, Btype, ldb, 0),
-            beta, (C, Ctype, ldc, 0), 1, computeType, algo,
+        call = single(
+            transa, transb, m, n, k, alpha, A, Atype, lda, B, Btype, ldb,
+            beta, C, Ctype, ldc, computeType, algo,
         )  # fmt: skip
         self._multiply(handle, "gemmEx", call)
 
@@ -199,12 +198,9 @@ class Blas:
         batchCount: int, computeType: int, algo: int,
     ) -> None:  # fmt: skip
         """C[i] = alpha op(A[i]) op(B[i]) + beta C[i]."""
-        _ints(transa, transb, m, n, k, Atype, lda, Btype, ldb, Ctype, ldc, computeType, algo)
-        _ints(batchCount)
-        _ints(strideA, strideB, strideC, bits=64)
-        call = Call(
-            (transa, transb), (m, n, k), alpha, (A, Atype, lda, strideA),
-            (B, Btype, ldb, strideB), beta, (C, Ctype, ldc, strideC), batchCount, computeType, algo,
+        call = strided(
+            transa, transb, m, n, k, alpha, A, Atype, lda, strideA, B, Btype, ldb, strideB,
+            beta, C, Ctype, ldc, strideC, batchCount, computeType, algo,
         )  # fmt: skip
         self._multiply(handle, "gemmStridedBatchedEx", call)
 
@@ -311,6 +307,33 @@ class Blas:
             raise KernelFault(Kind.BOUNDS, f"{name} is device memory, in host pointer mode")
         value = np.frombuffer(ctypes.string_at(pointer, dtype.itemsize), dtype)[0]
         return Scalar(dtype, value, pointer)
+
+
+def single(
+    transa: int, transb: int, m: int, n: int, k: int,
+    alpha: int, a: int, a_type: int, lda: int, b: int, b_type: int, ldb: int,
+    beta: int, c: int, c_type: int, ldc: int, compute: int, algo: int,
+) -> Call:  # fmt: skip
+    """The arguments of one product."""
+    return strided(
+        transa, transb, m, n, k, alpha, a, a_type, lda, 0, b, b_type, ldb, 0,
+        beta, c, c_type, ldc, 0, 1, compute, algo,
+    )  # fmt: skip
+
+
+def strided(
+    transa: int, transb: int, m: int, n: int, k: int,
+    alpha: int, a: int, a_type: int, lda: int, a_stride: int,
+    b: int, b_type: int, ldb: int, b_stride: int,
+    beta: int, c: int, c_type: int, ldc: int, c_stride: int, batch: int, compute: int, algo: int,
+) -> Call:  # fmt: skip
+    """The arguments of a batch."""
+    _ints(transa, transb, m, n, k, a_type, lda, b_type, ldb, c_type, ldc, batch, compute, algo)
+    _ints(a_stride, b_stride, c_stride, bits=64)
+    return Call(
+        (transa, transb), (m, n, k), alpha, (a, a_type, lda, a_stride), (b, b_type, ldb, b_stride),
+        beta, (c, c_type, ldc, c_stride), batch, compute, algo,
+    )  # fmt: skip
 
 
 def _matrix(
