@@ -6,6 +6,7 @@ capture wants a workspace (the real one would allocate there, which not every gr
 """
 
 import ctypes
+import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,6 +111,7 @@ class Blas:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._handles: dict[int, Handle] = {}
+        self._numbers = itertools.count(0x7E0000000100, 0x100)
         self._local = threading.local()
 
     def thread_handle(self, device: int) -> int:
@@ -123,7 +125,7 @@ class Blas:
     def create(self) -> int:
         """A new handle on the current device, which allocates: not beside any capture."""
         self._driver.refuse_unsafe_call()
-        handle = 0x7E0000000000 + 0x100 * (len(self._handles) + 1)
+        handle = next(self._numbers)
         self._handles[handle] = Handle(self._driver.device)
         return handle
 
