@@ -1,6 +1,7 @@
-"""CuPy's cuBLAS by ctypes, for products in CUDA graphs: CuPy calls none while a stream captures."""
+"""Handles of cuBLAS, and the library by ctypes: CuPy calls none of it while a stream captures."""
 
 import ctypes
+from collections import OrderedDict
 from functools import partial
 from threading import get_ident
 from typing import Any
@@ -8,8 +9,9 @@ from typing import Any
 from contract.errors import ExecutionError, NotSupportedError
 from contract.run.driver_library import capture_number, unhindered
 
-__all__ = ["PER_THREAD", "CublasLibrary", "GraphHandle", "new_handle"]
+__all__ = ["CublasLibrary", "GraphHandle", "StreamHandles"]
 
+MOST_HANDLES = 16  # for streams; each has a workspace on the device
 PER_THREAD = 2  # cudaStreamPerThread: a stream of each thread
 # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, for which CuPy has no name: parts of sums are
 # never rounded to 16 bits, as they are by default where D has such a type.
@@ -82,12 +84,40 @@ def _check(name: str, status: int, *call: Any) -> int:
     return status
 
 
-def new_handle(library: Any) -> int:
-    """A handle of ``library``, CuPy's module or ours, that sums as we promise."""
-    with unhindered():
-        handle: int = library.create()
-        library.setMathMode(handle, WIDE_SUMS)
-    return handle
+class StreamHandles:
+    """cuBLAS handles of our own: their settings are ours, whatever the program sets on CuPy's.
+
+    Each stream has one, for cuBLAS promises the same bits only where streams share no handle. The
+    least recently used goes to a new stream when there are ``MOST_HANDLES``.
+    """
+
+    def __init__(self, cupy: Any, cublas: Any) -> None:
+        self._cuda = cupy.cuda
+        self._cublas = cublas
+        self._of_streams: OrderedDict[tuple[int, int], int] = OrderedDict()
+        self._latest: tuple[int, int] | None = None
+
+    def current(self) -> int:
+        """The handle of the current stream."""
+        stream = self._cuda.get_current_stream().ptr
+        key = stream, get_ident() if stream == PER_THREAD else 0
+        if key != self._latest:
+            handle = self._of_streams.pop(key, None)
+            self._of_streams[key] = self._another() if handle is None else handle
+            self._latest = key
+        return self._of_streams[key]
+
+    def close(self) -> None:
+        """Give the handles back, which waits for the device."""
+        for handle in self._of_streams.values():
+            self._cublas.destroy(handle)
+        self._of_streams.clear()
+        self._latest = None
+
+    def _another(self) -> int:
+        if len(self._of_streams) == MOST_HANDLES:
+            return self._of_streams.popitem(last=False)[1]
+        return _new_handle(self._cublas)
 
 
 class GraphHandle:
@@ -102,13 +132,13 @@ class GraphHandle:
         self._cuda = cupy.cuda
         self._library = library
         self._bytes = workspace
-        self._handle: int | None = new_handle(library)
+        self._handle: int | None = _new_handle(library)
         self._workspaces: dict[tuple[int, int], tuple[int, int]] = {}  # by stream, of one capture
 
     def current(self) -> int:
         """The handle, for the current stream, which captures."""
         if self._handle is None:
-            self._handle = new_handle(self._library)
+            self._handle = _new_handle(self._library)
         stream = self._cuda.get_current_stream().ptr
         workspace = self._workspace(stream)
         self._library.setStream(self._handle, stream)  # which takes the workspace away
@@ -130,3 +160,11 @@ class GraphHandle:
             address = self._cuda.alloc(self._bytes).ptr
             self._workspaces[key] = capture, address
         return address
+
+
+def _new_handle(library: Any) -> int:
+    """A handle of ``library``, CuPy's module or ours, that sums as we promise."""
+    with unhindered():
+        handle: int = library.create()
+        library.setMathMode(handle, WIDE_SUMS)
+    return handle

@@ -6,7 +6,6 @@ and launches on the current stream. It never waits for the device.
 
 import struct
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
@@ -37,7 +36,7 @@ from contract.plan import Plan, Scalar, Step
 from contract.run.arrays import Array
 from contract.run.checking import check_plan
 from contract.run.compiled_code import Kernel
-from contract.run.cublas_library import PER_THREAD, CublasLibrary, GraphHandle, new_handle
+from contract.run.cublas_library import CublasLibrary, GraphHandle, StreamHandles
 from contract.run.device_arrays import DeviceArrays
 from contract.run.driver_library import driver_library, unhindered
 from contract.run.executor import Footprint, Loaded, Scalars, inside_range
@@ -47,7 +46,6 @@ from contract.workspace import rounded
 
 __all__ = ["DeviceExecutor", "DevicePlan"]
 
-MOST_HANDLES = 16  # of cuBLAS; each has a workspace on the device
 KEPT_MAPS = 64  # by address, for each map of a launch: a program reuses few arrays
 Addresses = Sequence[int]  # of the plan's slots, then of what a step needs for itself
 Launch = Callable[[Addresses, Scalars], None]
@@ -323,7 +321,7 @@ class DeviceExecutor:
         with self._lock:
             if self._blas is None:
                 cublas = _cupys_cublas()
-                self._blas = _Blas(self._cupy, cublas, _Handles(self._cupy, cublas))
+                self._blas = _Blas(self._cupy, cublas, StreamHandles(self._cupy, cublas))
             return self._blas
 
     def _cublas_for_graphs(self) -> "_Blas | None":
@@ -436,42 +434,6 @@ def _with_ones(call: KernelCall) -> bytes:
 # --- cuBLAS -----------------------------------------------------------------------------------
 
 
-class _Handles:
-    """cuBLAS handles of our own: their settings are ours, whatever the program sets on CuPy's.
-
-    Each stream has one, for cuBLAS promises the same bits only where streams share no handle. The
-    least recently used goes to a new stream when there are ``MOST_HANDLES``.
-    """
-
-    def __init__(self, cupy: Any, cublas: Any) -> None:
-        self._cuda = cupy.cuda
-        self._cublas = cublas
-        self._of_streams: OrderedDict[tuple[int, int], int] = OrderedDict()
-        self._latest: tuple[int, int] | None = None
-
-    def current(self) -> int:
-        """The handle of the current stream."""
-        stream = self._cuda.get_current_stream().ptr
-        key = stream, threading.get_ident() if stream == PER_THREAD else 0
-        if key != self._latest:
-            handle = self._of_streams.pop(key, None)
-            self._of_streams[key] = self._another() if handle is None else handle
-            self._latest = key
-        return self._of_streams[key]
-
-    def close(self) -> None:
-        """Give the handles back, which waits for the device."""
-        for handle in self._of_streams.values():
-            self._cublas.destroy(handle)
-        self._of_streams.clear()
-        self._latest = None
-
-    def _another(self) -> int:
-        if len(self._of_streams) == MOST_HANDLES:
-            return self._of_streams.popitem(last=False)[1]
-        return new_handle(self._cublas)
-
-
 def _cupys_cublas() -> Any:
     from cupy_backends.cuda.libs import cublas
 
@@ -481,7 +443,7 @@ def _cupys_cublas() -> Any:
 class _Blas:
     """The products of cuBLAS: by the functions of ``library``, with the handles that it made."""
 
-    def __init__(self, cupy: Any, library: Any, handles: _Handles | GraphHandle) -> None:
+    def __init__(self, cupy: Any, library: Any, handles: StreamHandles | GraphHandle) -> None:
         cublas = _cupys_cublas()
         self._library = library
         self._handles = handles

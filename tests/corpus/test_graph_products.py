@@ -239,15 +239,18 @@ def test_a_recording_beside_the_capture_of_another_thread() -> None:
 
 
 def test_the_handle_of_cublas_is_given_back(fake: Gpu, rng: np.random.Generator) -> None:
-    """One for all captures, whatever was captured before."""
-    a, b = map(fake.array, matrices(rng, SHAPES))
+    """One for all captures; what was recorded needs it no more, and what is, gets another."""
+    x, y = matrices(rng, SHAPES)
+    a, b = map(fake.array, (x, y))
     known = fake.cupy._driver.classes.blas._handles
     before = set(known)
     with ct.Handle(device=0) as handle:
-        for _ in range(3):
-            expression(handle).capture(a, b).close()
+        planned = expression(handle)
+        calls = [planned.capture(a, b) for _ in range(3)]
         assert len(set(known) - before) == 1
     assert set(known) == before
+    for call in (calls[0], planned.capture(a, b)):
+        assert_product(fake.numpy(call.replay()), x, y)
 
 
 # --- where the library is not to be had -----------------------------------------------------------
