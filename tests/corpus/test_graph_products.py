@@ -53,14 +53,15 @@ def assert_product(found: np.ndarray, x: np.ndarray, y: np.ndarray, factor: floa
 # --- captured -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("non_blocking", [True, False])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_first_call_may_be_a_captured_one_by_cublas(
-    gpu: Gpu, own: ct.Handle, mode: int, rng: np.random.Generator
+    gpu: Gpu, own: ct.Handle, mode: int, non_blocking: bool, rng: np.random.Generator
 ) -> None:
     """C is D: every replay adds once more, by the scalars of the recording."""
     plan, (x, y, z) = gemm(own), matrices(rng, [*SHAPES, (33, 21)])
     a, b, d = map(gpu.array, (x, y, z))
-    stream = gpu.cupy.cuda.Stream(non_blocking=True)
+    stream = gpu.cupy.cuda.Stream(non_blocking=non_blocking)
     with captured(stream, mode) as graphs:
         own.contract(plan, 2, a, b, 0.5, d, d)
     wanted = z.astype("f8")
