@@ -322,7 +322,7 @@ class HostExecutor:
         product = plain_product(plan)
         sums = few_sums(plan) if product is None else None
         kernels, alone = self.kernels.for_plan(), None
-        prepare = self._prepare if sums is None else self._prepare_later
+        prepare = self._prepare if product is None and sums is None else self._prepare_later
         parts = tuple([prepare(plan, step, kernels) for step in plan.steps])
         if plan.addend_only is not None:
             alone = self._prepare_later(plan, plan.addend_only, kernels)
