@@ -34,7 +34,7 @@ from contract.plan import Plan
 from contract.planner import make_plan
 from contract.request import Options, Written, call_for, repeated
 from contract.run.arrays import Array, Arrays, Layout, is_array, require_one_kind
-from contract.run.call import Call
+from contract.run.call import UNSCALED, Call
 from contract.run.executor import Scalars
 from contract.run.explain import explain
 from contract.run.graph import CapturedContraction
@@ -330,16 +330,17 @@ class ContractExpression:
             arrays: Sequence[Any] = operands
             if self._constants and len(operands) == len(self._variable):
                 arrays = self._with_constants(operands, self._constants)
-            key: Hashable = None
-            factor: Any = 0
-            if out is c is beta is None:
-                key = self._arrays.layouts(arrays)
+            if out is c is beta is None and type(alpha) is int and alpha == 1:
+                call = self._known.get(self._arrays.layouts(arrays))
+                if call is not None:
+                    product = call.unscaled
+                    return call.again(arrays, UNSCALED) if product is None else product(arrays)
             else:
                 factor = number_beta(c, beta)
                 key = None if factor is None else self._key(arrays, out, c, factor)
-            call = self._known.get(key)
-            if call is not None:
-                return call.again(arrays, (alpha, factor, 0), out, c)
+                call = self._known.get(key)
+                if call is not None:
+                    return call.again(arrays, (alpha, factor, 0), out, c)
         asked: dict[str, Any] = {}
         if LOGGER.active:
             asked = {"expression": self._written, **said(ContractExpression.__call__, locals())}

@@ -1,6 +1,6 @@
 """PlanCache: the plans of a Handle, bounded by their number and by bytes, safe for threads."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from operator import attrgetter, itemgetter
@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from contract.errors import InvalidValueError
 from contract.forks import reentrant_lock
 
-__all__ = ["MOST_BYTES", "MOST_LINES", "PlanCache", "Statistics"]
+__all__ = ["MOST_BYTES", "MOST_LINES", "Key", "PlanCache", "Statistics"]
 
 MOST_LINES = 4096  # programs that find their paths as they go have thousands of small shapes
 MOST_BYTES = 64 << 20
@@ -35,6 +35,16 @@ class Statistics:
     lines: int
     capacity: int
     bytes: int
+
+
+class Key(tuple[Hashable, ...]):
+    """Parts of a key, hashed once: to hash an operation takes as long as to run a small one."""
+
+    def __init__(self, parts: Iterable[Hashable]) -> None:
+        self._hash = super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(slots=True, eq=False)

@@ -73,8 +73,9 @@ class TensorDescriptor:
                 f"One stride for each extent: {len(extents)} extents {extents}, "
                 f"{len(strides)} strides {strides}."
             )
-        for name, value in (("extents", extents), ("strides", strides), ("alignment", alignment)):
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "extents", extents)
+        object.__setattr__(self, "strides", strides)
+        object.__setattr__(self, "alignment", alignment)
 
     @classmethod
     def named(

@@ -82,7 +82,11 @@ def recalled(
     if layouts is None:
         return None
     same = repeated(operands) if len(operands) > 2 else ()
-    call = _found(handle, (written, asked, same, beside, layouts))
+    key = written, asked, same, beside, layouts
+    try:
+        call = handle.plans.find(key)
+    except TypeError:  # an option is a list
+        call = _found_frozen(handle, key)
     return None if call is None else call.again(operands, scalars, out, c)
 
 
@@ -96,13 +100,10 @@ def with_others(operands: Sequence[Any], out: Any, c: Any, beta: Any) -> tuple[S
     return operands, beside
 
 
-def _found(handle: Handle, key: tuple[Any, ...]) -> Call | None:
-    """The call that is kept under a key; lists in it count as tuples."""
-    try:
-        found: Call | None = handle.plans.find(key)
-    except TypeError:
-        key = frozen(key)
-        found = handle.plans.find(key) if is_hashable(key) else None
+def _found_frozen(handle: Handle, key: Hashable) -> Call | None:
+    """The call that is kept under a key, whose lists count as tuples."""
+    key = frozen(key)
+    found: Call | None = handle.plans.find(key) if is_hashable(key) else None
     return found
 
 
@@ -169,7 +170,8 @@ def bound_call(
         operands = arrays_of(kind, operands, out, c)
     target = None if out is None else kind.as_array(out)  # a subclass has its own shapes
     addend = None if c is None else array_of(kind, "c", c)
-    asked = frozen(asked)
+    if not is_hashable(asked):
+        asked = frozen(asked)
     if asked is None or not is_hashable(asked):
         asked = options
     arrays, beside = with_others(operands, target, addend, scalars[1])

@@ -57,7 +57,8 @@ def gemms(problem: ProductProblem, loops: tuple[Loop, ...], blas: Blas) -> Itera
     for m, n in combinations(_rows(loops, Kind.M), _rows(loops, Kind.N)):
         if _is_gemm(m, n, k):
             chosen = (*m, *n, *k)
-            others = [loop for loop in loops if loop not in chosen]
+            taken = {loop.modes for loop in chosen}
+            others = [loop for loop in loops if loop.modes not in taken]
             batch = tuple([replace(loop, kind=Kind.BATCH) for loop in others])
             yield product_step(Gemm, problem, (*_outermost_last(batch), *chosen))
 

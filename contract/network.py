@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise, product
 from math import inf, prod
+from operator import attrgetter
 
 from contract.order import Pair, is_slight
 
@@ -172,6 +173,9 @@ class _Candidate:
     b: int = 0
 
 
+_COST: Callable[[_Candidate], float] = attrgetter("cost")
+
+
 @dataclass(frozen=True, slots=True)
 class _Reader:
     """What the next product does with the modes of a result: kept, summed, shared by all.
@@ -197,12 +201,13 @@ def mode_orders(
     elements that have to be copied on the way to it. What repeats an earlier result (``same``)
     lies as that does.
     """
-    if _are_matrices(leaves, pairs):
-        return _matrices(leaves, pairs, target)
     count = len(leaves)
-    readers = _readers(leaves, pairs)
+    modes = [*[frozenset(leaf.order) for leaf in leaves], *[pair.modes for pair in pairs]]
+    if _are_matrices(modes, pairs):
+        return _matrices(leaves, pairs, target)
+    readers = _readers(leaves, pairs, modes)
     death = _deaths(pairs, count, target)
-    slight = is_slight([frozenset(leaf.order) for leaf in leaves], pairs, extents)
+    slight = is_slight(modes[:count], pairs, extents)
     kept = KEPT_SLIGHT if slight else KEPT_ORDERS
     found = [[_Candidate(layout)] for layout in leaves]
     for node, pair in enumerate(pairs, count):
@@ -218,9 +223,8 @@ def mode_orders(
     return _chosen(found, pairs, count, same)
 
 
-def _are_matrices(leaves: Sequence[Layout], pairs: Sequence[Pair]) -> bool:
+def _are_matrices(modes: Sequence[Modes], pairs: Sequence[Pair]) -> bool:
     """Whether each product is one of matrices or vectors: to BLAS all their orders are alike."""
-    modes = [*(frozenset(leaf.order) for leaf in leaves), *(pair.modes for pair in pairs)]
     factors = ((modes[pair.left], modes[pair.right], pair.modes) for pair in pairs)
     return max(map(len, modes)) <= 2 and all(
         len(a & b) == 1 and a ^ b == left_over for a, b, left_over in factors
@@ -245,16 +249,19 @@ def _renamed(found: Sequence[Sequence[_Candidate]], twin: Twin) -> Iterator[_Can
         yield _Candidate(Layout(tuple(twin.modes[mode] for mode in each.layout.order)))
 
 
-def _readers(leaves: Sequence[Layout], pairs: Sequence[Pair]) -> list[_Reader]:
-    readers = [_Reader() for _ in range(len(leaves) + len(pairs))]
-    modes = [*(frozenset(leaf.order) for leaf in leaves), *(pair.modes for pair in pairs)]
+def _readers(
+    leaves: Sequence[Layout], pairs: Sequence[Pair], modes: Sequence[Modes]
+) -> dict[int, _Reader]:
+    """What becomes of each result; operands lie as they lie."""
+    readers = {len(modes) - 1: _Reader()}
     for pair in pairs:
         for own, other in ((pair.left, pair.right), (pair.right, pair.left)):
-            readers[own] = _Reader(
-                (modes[own] & pair.modes) - modes[other],
-                modes[own] - pair.modes,
-                leaves[other] if other < len(leaves) else None,
-            )
+            if own >= len(leaves):
+                readers[own] = _Reader(
+                    (modes[own] & pair.modes) - modes[other],
+                    modes[own] - pair.modes,
+                    leaves[other] if other < len(leaves) else None,
+                )
     return readers
 
 
@@ -271,18 +278,18 @@ def _deaths(pairs: Sequence[Pair], count: int, target: Layout | None) -> Mapping
 
 def _pruned(candidates: Sequence[_Candidate], reader: _Reader, kept: int) -> list[_Candidate]:
     """The cheapest of those that the next product reads alike, and of these ``kept``."""
-    if len(candidates) == 1:
-        return [*candidates]
+    if not reader.summed:  # it reads each order in a way of its own
+        return sorted(candidates, key=_COST)[:kept]
     best: dict[Hashable, _Candidate] = {}
     for each in candidates:
         order = each.layout.order
         summed = _only(order, reader.summed)
         fused = sum(each.layout.after.get(x) == y for x, y in pairwise(summed))
         first = order[:1] and order[0] in reader.kept
-        look: Hashable = (summed, fused, first) if summed else order
+        look = summed, fused, first
         if look not in best or each.cost < best[look].cost:
             best[look] = each
-    return sorted(best.values(), key=lambda each: each.cost)[:kept]
+    return sorted(best.values(), key=_COST)[:kept]
 
 
 def _chosen(

@@ -70,13 +70,14 @@ def einsum(
     Source: numpy.einsum, cupy.einsum.
     """
     is_text = bool(operands) and isinstance(operands[0], str)
-    handle = handle_for(None, operands[1:] if is_text else operands)
+    given = operands[1:] if is_text else operands
+    handle = handle_for(None, given)
     if is_text and not LOGGER.active:
-        is_default = dtype is casting is out is stream is None and optimize is False
-        if is_default and len(operands) == 2 and order == "K" and _is_view(*operands):
-            return numpy_einsum(*operands)
+        if len(given) == 1 and optimize is False and order == "K":
+            if dtype is casting is out is stream is None and _is_view(*operands):
+                return numpy_einsum(*operands)
         asked = "einsum", optimize, dtype, order, casting
-        found = recalled(handle, asked, operands[0], operands[1:], out, None, (1, 0, 0), stream)
+        found = recalled(handle, asked, operands[0], given, out, None, (1, 0, 0), stream)
         if found is not None:
             return found if found.ndim or out is not None else found[()]
     with LOGGER.call("einsum", said(einsum, locals())) if LOGGER.active else UNWATCHED:

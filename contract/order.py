@@ -76,6 +76,9 @@ def pairs_along(
 
 
 def _pairs(inputs: Sequence[Modes], output: Modes, path: Path) -> tuple[Pair, ...]:
+    if len(inputs) == 2 and len(path) == 1:
+        left, right = path[0]
+        return (Pair(left, right, output & (inputs[left] | inputs[right])),)
     alive = list(range(len(inputs)))
     modes = list(inputs)
     holders = counted(chain(output, *inputs))  # of each mode, the output included
@@ -150,7 +153,7 @@ def is_searched(count: int, path: Hashable | Any) -> bool:
 
 def frozen(value: Any) -> Any:
     """Lists as tuples, so that a path, or another option, can be part of a key."""
-    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
+    return tuple(map(frozen, value)) if isinstance(value, (list, tuple)) else value
 
 
 def is_path_name(name: str) -> bool:

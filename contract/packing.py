@@ -1,6 +1,6 @@
 """Products on permuted copies: operands in the order of a matrix, and the way back to D."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from itertools import product as combinations
@@ -45,10 +45,7 @@ def matrix_orders(loops: tuple[Loop, ...]) -> Iterator[Orders]:
         Kind.K: (STRIDE_A, STRIDE_B),
         Kind.BATCH: (STRIDE_D,),
     }
-    orders = [
-        dict.fromkeys(_sorted(loops, kind, stride) for stride in strides)
-        for kind, strides in choices.items()
-    ]
+    orders = [_different(loops, kind, strides) for kind, strides in choices.items()]
     for each in combinations(*orders):
         yield dict(zip(choices, each, strict=True))
 
@@ -59,10 +56,19 @@ def orders_of(loops: tuple[Loop, ...], m: Stride, n: Stride, k: Stride) -> Order
     return {kind: _sorted(loops, kind, stride) for kind, stride in strides.items()}
 
 
-def _sorted(loops: tuple[Loop, ...], kind: Kind, stride: Stride) -> tuple[Loop, ...]:
-    return tuple(
-        sorted((loop for loop in loops if loop.kind is kind), key=lambda x: abs(stride(x)))
-    )
+def _different(
+    loops: Iterable[Loop], kind: Kind, strides: Iterable[Stride]
+) -> list[tuple[Loop, ...]]:
+    """The different orders of the loops of a kind by these strides."""
+    own = [loop for loop in loops if loop.kind is kind]
+    if len(own) < 2:
+        return [tuple(own)]
+    return list(dict.fromkeys([_sorted(own, kind, stride) for stride in strides]))
+
+
+def _sorted(loops: Iterable[Loop], kind: Kind, stride: Stride) -> tuple[Loop, ...]:
+    own = [loop for loop in loops if loop.kind is kind]
+    return tuple(sorted(own, key=lambda x: abs(stride(x))))
 
 
 def permuted(

@@ -618,7 +618,8 @@ class _Builder:
     def _options(self, problem: ProductProblem) -> tuple[ProductProblem, list[Option]]:
         """The ways to do a product like this one by increasing time; networks have many alike."""
         search, known = self._search(), self.known.options
-        key = likeness(problem), search
+        is_alone = self.count == 2 and self.preference.kernel_rank == 0
+        key = None if is_alone else likeness(problem), search
         if key not in known:
             found = options(problem, self.machine, search)
             found.sort(key=attrgetter("seconds"))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 
-from contract.cache import PlanCache
+from contract.cache import Key, PlanCache
 from contract.call_text import operation_text
 from contract.descriptors import (
     Algo,
@@ -57,7 +57,7 @@ class Planning:
         """From the plan cache, from a file, or new."""
         if preference.cache_mode is CacheMode.NONE:
             return self._planned(operation, preference)
-        key = operation, preference
+        key = Key((operation, preference))
         found = self.plans.get(key)
         if found is not None:
             return found

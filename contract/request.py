@@ -8,6 +8,7 @@ builds no strings.
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from types import NoneType
 from typing import Any, Literal
 
 import numpy as np
@@ -135,7 +136,7 @@ class Options:
             raise InvalidValueError(
                 f"optimize is a name, a path or an optimizer: it is {shown(self.optimize)}."
             ) from None
-        if not isinstance(self.preference, PlanPreference | None):
+        if not isinstance(self.preference, (PlanPreference, NoneType)):
             raise InvalidValueError(
                 f"preference is a PlanPreference: it is {shown(self.preference)}."
             )
@@ -143,13 +144,13 @@ class Options:
             memory_amount("memory_limit", self.memory_limit)
 
     def _check_types(self) -> None:
-        if not isinstance(self.compute_type, ComputeType | str | None):
+        if not isinstance(self.compute_type, (ComputeType, str, NoneType)):
             raise InvalidValueError(
                 f"compute_type is a ComputeType or its name: it is {shown(self.compute_type)}."
             )
         operators = () if self.operators is None else self.operators
         if not isinstance(operators, tuple) or not all(
-            isinstance(each, Operator | str | None) for each in operators
+            isinstance(each, (Operator, str, NoneType)) for each in operators
         ):
             raise InvalidValueError(
                 "operators is a sequence of operators, their names or None: it is "

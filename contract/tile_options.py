@@ -79,9 +79,10 @@ def _depths(
     none where all of A does not fit, or is packed once anyway.
     """
     known: set[tuple[int, ...]] = set()
+    own = tiling.keeping() if keeps else tiling
     of_d = extent_of([loop for loop in loops if loop.kind is not Kind.K]) * item_size(dtype)
     for pieces in DEPTHS if of_d <= cpu.panel_bytes[-1] else DEPTHS[:1]:
-        tiles = _tiles(loops, dtype, tiling.keeping() if keeps else tiling, pieces)
+        tiles = _tiles(loops, dtype, own, pieces)
         if keeps and not _keeps(tiles, loops, dtype, tiling):
             continue
         if tiles.blocks not in known:

@@ -32,6 +32,7 @@ from contract.run.quiet import quietly
 from contract.text import shown
 
 __all__ = [
+    "UNSCALED",
     "BoundCall",
     "Call",
     "check_output_type",
@@ -43,6 +44,8 @@ __all__ = [
 ]
 
 
+UNSCALED: Scalars = (1, 0, 0)  # alpha, beta and gamma of a call that has none of them
+Product = Callable[[Sequence[Array]], Array]  # inputs -> a new array
 SMALL, LARGE = 2.0**-24, 2.0**24  # between them a number fits every type with a point
 
 
@@ -78,11 +81,11 @@ class Call:
         "loaded",
         "needed_bytes",
         "new_output",
-        "product",
         "reads_addend",
         "scalar",
         "smaller",
         "straight",
+        "unscaled",
     )
 
     def __init__(
@@ -109,13 +112,12 @@ class Call:
         self.needed_bytes = self.fresh_bytes + _copied_bytes(operation, copied, addend)
         self.needed_bytes += loaded.own_bytes + loaded.required_workspace + loaded.tile_bytes
         self.in_place = frozenset.intersection(*map(_in_place, loaded.plans))
-        plain = not copied and self.needed_bytes <= LARGE_BYTES
-        plain = plain and not isinstance(operation, ElementwiseOperation)  # which scales by gamma
-        self.product = self._within_limit(loaded.product) if plain else None
         self.reads_addend = loaded.reads_addend
         is_direct = limit is None and not (copied or self.apart or self.copies_addend)
-        small = self.needed_bytes <= LARGE_BYTES
-        self.straight = loaded.straight() if small and is_direct else None
+        is_small = self.needed_bytes <= LARGE_BYTES
+        self.straight = loaded.straight() if is_small and is_direct else None
+        has_gamma = isinstance(operation, ElementwiseOperation) and len(operation.inputs) > 1
+        self.unscaled = self._unscaled() if is_small and not (copied or has_gamma) else None
 
     def again(
         self,
@@ -125,9 +127,9 @@ class Call:
         c: Array | None = None,
     ) -> Array:
         """The result of one more call on such arrays, where no log is kept."""
-        if out is None and c is None and self.product is not None:
+        if out is None and c is None and self.unscaled is not None:
             if type(scalars[0]) is int and scalars[0] == 1:
-                return self.product(inputs)
+                return self.unscaled(inputs)
         elif out is not None and not self.arrays.is_writeable(out):
             raise InvalidValueError("out is read-only.")
         addend = c if self.reads_addend else None
@@ -267,11 +269,24 @@ class Call:
             other.dtype,
         )
 
-    def _within_limit(
-        self, product: Callable[[Sequence[Array]], Array] | None
-    ) -> Callable[[Sequence[Array]], Array] | None:
+    def _unscaled(self) -> Product | None:
+        """inputs -> the result in a new array with alpha = 1, without C; None for the usual way."""
+        if self.loaded.product is not None:
+            return self._within_limit(self.loaded.product)
+        ones, straight, new_output = self._in_scalar_type(UNSCALED), self.straight, self.new_output
+        if straight is None:
+            return None
+
+        def unscaled(inputs: Sequence[Array]) -> Array:
+            output = new_output()
+            straight([*inputs, output, None], ones)
+            return output
+
+        return unscaled
+
+    def _within_limit(self, product: Product) -> Product:
         """``product``; where there is a limit, after a look at the operands."""
-        if self.limit is None or product is None:
+        if self.limit is None:
             return product
 
         def checked(inputs: Sequence[Array]) -> Array:

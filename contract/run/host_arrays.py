@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -84,13 +85,14 @@ class HostArrays:
     def address(self, x: Array) -> int:
         return int(x.ctypes.data)
 
-    def is_aligned(self, x: Array) -> bool:
-        return bool(x.flags.aligned)
+    is_aligned = staticmethod(attrgetter("flags.aligned"))
+    is_writeable = staticmethod(attrgetter("flags.writeable"))
 
-    def is_writeable(self, x: Array) -> bool:
-        return bool(x.flags.writeable)
-
-    may_share = staticmethod(np.may_share_memory)
+    def may_share(self, one: Array, other: Array) -> bool:
+        """Memory has one owner; to compare the ranges of addresses takes longer than to see it."""
+        if one is not other and one.flags.owndata and other.flags.owndata:
+            return False
+        return np.may_share_memory(one, other)
 
     def as_strided(self, x: Array, shape: Sequence[int], strides: Sequence[int]) -> Array:
         return np.lib.stride_tricks.as_strided(x, shape, strides)

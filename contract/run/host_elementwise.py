@@ -28,7 +28,15 @@ from contract.run.host_kernels import (
     flatten,
 )
 from contract.run.host_operators import UFUNCS, apply_operator, spare_elements, transforming
-from contract.run.host_views import Array, address, compact_strides, slabs, strided, viewer
+from contract.run.host_views import (
+    Array,
+    address,
+    assign,
+    compact_strides,
+    slabs,
+    strided,
+    viewer,
+)
 from contract.run.memory import Cutter
 from contract.run.steps import Direct, Memory, Prepared, Run, Scalars, share
 from contract.run.workers import Workers
@@ -137,13 +145,13 @@ def _small_combination(plan: Plan, step: Elementwise) -> Callable[[list[Array], 
 
     def store(values: list[Array], out: Array) -> None:
         if values:
-            np.copyto(out, values[0], casting="unsafe")
+            assign(out, values[0])
         else:
             out[...] = 0
 
     def of_two(values: list[Array], out: Array) -> None:
         if apart:
-            np.copyto(out, function(values[0], values[1]))
+            out[...] = function(values[0], values[1])
         else:
             function(values[0], values[1], out=out, **converts)
 
@@ -227,7 +235,7 @@ def _copy(plan: Plan, step: Permute, kernels: HostKernels) -> Run:
         write = viewer(tensors[1], step.extents, target.strides)
 
         def run_small(slots: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
-            np.copyto(write(slots[target.slot]), read(slots[source.slot]), casting="unsafe")
+            write(slots[target.slot])[...] = read(slots[source.slot])
 
         return run_small
     kernel = kernels.copy(

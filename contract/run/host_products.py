@@ -29,7 +29,7 @@ from contract.run.host_elementwise import TilePass
 from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
 from contract.run.host_kernels import SMALL_ELEMENTS, HostKernels, ProductKernel, flatten
 from contract.run.host_operators import spare_elements, transforming
-from contract.run.host_views import Array, Viewer, compact_strides, slabs, viewer
+from contract.run.host_views import Array, Viewer, assign, compact_strides, slabs, viewer
 from contract.run.matrix_slices import SHARED_PRODUCTS, in_slices, longest_slice, share_product
 from contract.run.memory import Cutter
 from contract.run.numpy_products import einsum, matmul
@@ -211,7 +211,7 @@ def _small_apart(plan: Plan, step: Gett) -> Prepared:
             value = _scaled(value, scalars[0], dtype)
         if c is not None and scalars[1] != 0:
             value = np.add(value, _scaled(read_c(slots[c]), scalars[1], dtype))
-        np.copyto(view_d(slots[d]), value, casting="unsafe")
+        assign(view_d(slots[d]), value)
 
     return Prepared(run, own=small_product_bytes(plan, step))
 
@@ -471,12 +471,18 @@ def _dot(
     quiet = QUIET.copy
 
     def run(inputs: Sequence[Array]) -> Array:
-        found = quiet().run(dot, view_left(inputs[left]), view_right(inputs[right]))
-        if reshaped is not None:
-            found = found.reshape(reshaped)
+        return quiet().run(dot, view_left(inputs[left]), view_right(inputs[right]))
+
+    def run_turned(inputs: Sequence[Array]) -> Array:
+        return quiet().run(dot, view_left(inputs[left]), view_right(inputs[right])).T
+
+    def run_reshaped(inputs: Sequence[Array]) -> Array:
+        found = run(inputs).reshape(reshaped)
         return found.T if turned else found
 
-    return run
+    if reshaped is not None:
+        return run_reshaped
+    return run_turned if turned else run
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,7 +530,7 @@ def few_sums(plan: Plan) -> FewSums | None:
     ):
         return None
     operands = (*operation.inputs, operation.output)
-    *terms, result = ("".join(ascii_letters[mode] for mode in each.modes) for each in operands)
+    *terms, result = ["".join([ascii_letters[mode] for mode in x.modes]) for x in operands]
     return FewSums(f"{','.join(terms)}->{result}", order, len(terms))
 
 
@@ -545,9 +551,9 @@ def _packed_order(tensor: TensorDescriptor) -> Literal["F", "C"] | None:
 def _is_plain(operation: Contraction) -> bool:
     """Whether NumPy sums in the type that is asked for, and everything has that type."""
     dtype = operation.rule.accumulator
+    operands = (*operation.inputs, operation.output)
     return is_blas_type(dtype) and all(
-        each.operator is Operator.IDENTITY and each.tensor.dtype == dtype
-        for each in (*operation.inputs, operation.output)
+        [x.operator is Operator.IDENTITY and x.tensor.dtype == dtype for x in operands]
     )
 
 

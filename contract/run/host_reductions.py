@@ -20,7 +20,7 @@ from contract.plan import Plan, Reduce, Source, View
 from contract.run.host_finish import Blocks, Finish, Flat, filled, offset
 from contract.run.host_kernels import SMALL_ELEMENTS, CopyKernel, HostKernels, flatten
 from contract.run.host_operators import UFUNCS, apply_operator, spare_elements, transforming
-from contract.run.host_views import Array, compact_strides, viewer
+from contract.run.host_views import Array, assign, compact_strides, viewer
 from contract.run.memory import Cutter
 from contract.run.steps import Memory, Prepared, Scalars, share
 from contract.run.workers import Workers
@@ -160,7 +160,7 @@ def _small(plan: Plan, step: Reduce) -> Prepared:
             value = np.multiply(value, scalars[factor], dtype=dtype)
         if add is not None:
             value = add(value, slots, scalars)
-        np.copyto(write(slots[into]), value, casting="unsafe")
+        assign(write(slots[into]), value)
 
     size = max(prod(step.extents), prod(kept))  # of no elements a result is made all the same
     return Prepared(run, own=4 * size * dtype.itemsize)

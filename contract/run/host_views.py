@@ -12,7 +12,7 @@ import numpy as np
 from contract.descriptors import TensorDescriptor
 from contract.layout import packed_strides
 
-__all__ = ["Array", "Viewer", "address", "compact_strides", "slabs", "strided", "viewer"]
+__all__ = ["Array", "Viewer", "address", "assign", "compact_strides", "slabs", "strided", "viewer"]
 
 SLAB_ELEMENTS = 1 << 23  # between which Python looks for signals
 
@@ -102,6 +102,14 @@ def strided(
     if flat.dtype.hasobject:  # object memory has no buffer
         return np.lib.stride_tricks.as_strided(flat[offset:], shape, byte_strides)
     return np.ndarray(shape, flat.dtype, flat, offset * flat.itemsize, byte_strides)
+
+
+def assign(out: Array, value: Any) -> None:
+    """out = value, whatever is lost of it; numpy.copyto takes twice as long for a few elements.
+
+    NumPy lets elements of arrays wrap around, and refuses the same numbers alone.
+    """
+    out[...] = value if out.ndim else np.asarray(value)
 
 
 def compact_strides(extents: Sequence[int], order: Sequence[int]) -> tuple[tuple[int, ...], int]:

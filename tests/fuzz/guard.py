@@ -157,6 +157,8 @@ class NumpyMemory:
         self._handler = _Handler(b"guarded", 1, free, *functions, put_off)
         self._capsule = _new_capsule(ctypes.addressof(self._handler), CAPSULE, None)
         self._set_to = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(_numpy_function())
+        # Arrays end late, even after modules: whom they call then is never taken away.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
     @contextmanager
     def guarded(self) -> Iterator[None]:

@@ -926,3 +926,12 @@ def test_conversions_of_small_operands_keep_to_the_limit(handle: ct.Handle, coun
             verb(text, *operands, alpha=2, memory_limit=limit, handle=handle)
         break
     assert 600 < memory.peak <= limit + 64  # with the scalars
+
+
+@pytest.mark.parametrize("terms", ["i,i->", "i->"])
+def test_a_lone_integer_wraps_around(handle: ct.Handle, terms: str) -> None:
+    """NumPy refuses to store such a number, which is no array."""
+    operands = [np.full(3, 100)] * (1 + terms.count(","))
+    out = np.zeros((), "int8")
+    ct.contract(terms, *operands, out=out, handle=handle)
+    assert out == np.array(3 * 100 ** len(operands)).astype("int8")
