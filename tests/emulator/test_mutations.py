@@ -21,7 +21,7 @@ from contract.kernels.call import KernelCall
 from contract.kernels.configurations import HOPPER_TILES, Arithmetic, tensor_tiles
 from contract.kernels.elementwise import elementwise_calls
 from contract.kernels.gett import gett_calls
-from contract.kernels.gett_tiles import Share
+from contract.kernels.gett_tiles import HopperShare, Share
 from contract.kernels.hopper import hopper_calls
 from contract.kernels.reduce import reduce_calls
 from contract.plan import Elementwise, Gett, Permute, Plan, Reduce, Step
@@ -50,7 +50,7 @@ def lowered(plan: Plan, step: Step) -> tuple[KernelCall, ...]:
 
 def lowered_for_hopper(plan: Plan, step: Gett) -> tuple[KernelCall, ...]:
     """One block, which goes on from tile to tile."""
-    (call,) = hopper_calls(plan, step, ARCHITECTURE, HOPPER_TILES[-1])
+    (call,) = hopper_calls(plan, step, ARCHITECTURE, HopperShare(HOPPER_TILES[-1]))
     return (replace(call, grid=(1, 1, 1)),)
 
 
