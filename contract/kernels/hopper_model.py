@@ -17,7 +17,9 @@ from contract.plan import Product
 __all__ = ["Way", "best_ways", "group", "hopper_shares", "scratch"]
 
 LEAST_STEPS = 8  # of a part: more than a ring holds
-STORE_CLOCKS = 0.5  # of a multiprocessor, for a store by one thread and what leads to it; estimated
+STORE_CLOCKS = (
+    0.75  # of a multiprocessor, for a store by one thread and what leads to it; estimated
+)
 
 
 @dataclass(frozen=True, slots=True)
