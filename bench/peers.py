@@ -77,7 +77,7 @@ def find_peers(
                 library.allow(compute)
             found[name] = replace(library, product=deferred(library.product))
         except ImportError as error:
-            missing[name] = str(error)
+            missing[name] = str(error).partition("\n")[0]
         except Exception as error:
             missing[name] = described(error)
     return Peers(found, missing)

@@ -159,8 +159,15 @@ def seconds_text(value: float) -> str:
 def write_json(path: Path, run: Run) -> None:
     """Everything needed to read the numbers later: rows, machine, versions, command, date."""
     unfinished = path.with_name(path.name + ".part")
-    unfinished.write_text(json.dumps(as_json(run), indent=1, allow_nan=False) + "\n")
+    unfinished.write_text(in_lines(as_json(run)))
     unfinished.replace(path)
+
+
+def in_lines(found: Mapping[str, Any]) -> str:
+    """JSON with one line for each entry, and for each row of the last."""
+    head = [f"{json.dumps(name)}: {json.dumps(found[name])}" for name in found if name != "rows"]
+    rows = ",\n".join(json.dumps(row, allow_nan=False) for row in found["rows"])
+    return "{" + ",\n".join([*head, f'"rows": [\n{rows}\n]']) + "}\n"
 
 
 def as_json(run: Run) -> dict[str, Any]:
@@ -196,10 +203,9 @@ def _row(row: Row) -> dict[str, Any]:
         "flops": row.facts.flops,
         "bytes": row.facts.bytes,
         "bound": _number(row.bound),
-        "floor_samples": list(row.floor),
         "tolerance": _number(row.tolerance),
         "seconds": {name: _number(each.seconds) for name, each in row.outcomes.items()},
-        "samples": {name: list(each.samples) for name, each in row.outcomes.items()},
+        "spread": {name: _spread(each.samples) for name, each in row.outcomes.items()},
         "first_call": {name: _number(each.first) for name, each in row.outcomes.items()},
         "error": {name: _number(each.error) for name, each in row.outcomes.items()},
         "ratio": _number(row.ratio),
@@ -215,7 +221,13 @@ def _ceilings(found: Ceilings | None) -> dict[str, float] | None:
 
 
 def _number(value: float) -> float | None:
-    return value if isfinite(value) else None
+    """With five digits, more than any clock is worth."""
+    return float(f"{value:.5g}") if isfinite(value) else None
+
+
+def _spread(samples: Sequence[float]) -> tuple[float | None, ...]:
+    """The least and the most of them; nothing of none."""
+    return (_number(min(samples)), _number(max(samples))) if samples else ()
 
 
 def versions(device: Device) -> dict[str, str]:

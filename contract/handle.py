@@ -1,7 +1,8 @@
 """Handle: one device or the host; its executor, plan cache, settings and memory."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from operator import index
 from os import PathLike
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from contract.cache import PlanCache
+from contract.cache_files import Identity
 from contract.call_text import said
 from contract.config import Settings
 from contract.descriptors import (
@@ -23,7 +25,8 @@ from contract.descriptors import (
     is_integer,
     require_kind,
 )
-from contract.errors import InvalidValueError, NotSupportedError
+from contract.errors import CacheFileError, InvalidValueError, NotSupportedError
+from contract.heuristics import Cpu
 from contract.kept_plans import KeptPlans
 from contract.logging import LOGGER, UNWATCHED
 from contract.nvtx import nvtx_ranges
@@ -334,8 +337,24 @@ def _host_executor(
     mode = settings.compile if compile is None else compile
     if not isinstance(mode, str) or mode not in ("background", "wait"):
         raise InvalidValueError(f"compile is 'background' or 'wait': it is {shown(mode)}.")
-    found = settings.calibration_directory, settings.check, mode == "wait", settings.most_threads
-    return HostExecutor(family, threads, *found)
+    fitted = partial(_fitted, settings)
+    found = settings.check, mode == "wait", settings.most_threads
+    return HostExecutor(family, threads, fitted, *found)
+
+
+def _fitted(settings: Settings, built_in: Cpu, processor: Identity) -> Cpu:
+    """The model with the constants that were fitted to this machine, if they were."""
+    directory = settings.calibration_directory()
+    if directory is None:
+        return built_in
+    from contract.calibration_files import calibration_path, read_calibration  # once a process
+
+    try:
+        found = read_calibration(calibration_path(directory, processor), built_in, processor)
+    except CacheFileError as error:
+        warnings.warn(f"The built-in model is used: {error}", RuntimeWarning, stacklevel=2)
+        return built_in
+    return built_in if found is None else found
 
 
 def _device_executor(settings: Settings, device: Any, given: Mapping[str, Any]) -> Executor:

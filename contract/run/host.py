@@ -1,12 +1,10 @@
 """Runs a plan on NumPy arrays: each step is prepared once, then called with the slots' arrays."""
 
 import platform
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from pathlib import Path
 from time import perf_counter
 from typing import assert_never
 
@@ -15,7 +13,6 @@ import numpy as np
 
 from contract.cache_files import Identity, dumped, hashed
 from contract.descriptors import TensorDescriptor
-from contract.errors import CacheFileError
 from contract.heuristics import COMPILED, HOST, NARROW_BLAS, Cpu
 from contract.layout import offset_bounds, packed_strides, span
 from contract.logging import Ranges
@@ -236,6 +233,7 @@ class HostExecutor:
     """Prepares plans for the CPU; owns the kernels, the threads and the memory they use.
 
     ``pool`` may be replaced before anything is loaded: the fuzzer's puts guard pages around.
+    ``fitted`` gives the model of this processor, of the one that is built in.
     Without ``waits`` plans that lack compiled functions are run by those of ``stand_in`` meanwhile.
     """
 
@@ -245,7 +243,7 @@ class HostExecutor:
         self,
         kernels: str = "auto",
         threads: int = 0,
-        calibrations: Callable[[], Path | None] = lambda: None,
+        fitted: Callable[[Cpu, Identity], Cpu] = lambda built_in, _: built_in,
         check: bool = False,
         waits: bool = True,
         most_threads: int = 0,
@@ -254,7 +252,7 @@ class HostExecutor:
         self.pool = MemoryPool()
         self._numpy = load_kernels("numpy", self.workers)
         self._family = kernels
-        self._calibrations = calibrations
+        self._fitted = fitted
         self._check = check
         self._waits = waits
 
@@ -276,18 +274,7 @@ class HostExecutor:
     @cached_property
     def machine(self) -> Cpu:
         """What the planner knows: built in, or fitted to this machine where that was done."""
-        directory = self._calibrations()
-        if directory is None:
-            return self.built_in
-        from contract.calibration_files import calibration_path, read_calibration
-
-        path = calibration_path(directory, self.processor)
-        try:
-            found = read_calibration(path, self.built_in, self.processor)
-        except CacheFileError as error:
-            warnings.warn(f"The built-in model is used: {error}", RuntimeWarning, stacklevel=2)
-            found = None
-        return self.built_in if found is None else found
+        return self._fitted(self.built_in, self.processor)
 
     @cached_property
     def built_in(self) -> Cpu:
