@@ -27,6 +27,7 @@ from contract import (
 from contract.compute import is_complex
 from contract.descriptors import OperationDescriptor
 from contract.kernels.architectures import ARCHITECTURES, Architecture, architecture_of
+from contract.kernels.boxes import boxed
 from contract.kernels.call import KernelCall
 from contract.kernels.configurations import HopperTile, Tile
 from contract.kernels.gett_tiles import Workload
@@ -178,7 +179,8 @@ def sheet_of(work: Work, architecture: Architecture, compiles: bool) -> Sheet:
     if isinstance(step, Gett):
         assert step.share is not None
         tile = step.share.tile
-        problem = problem_of(step, held_by(plan, step))
+        held = held_by(plan, step)
+        problem = (boxed if isinstance(tile, HopperTile) else problem_of)(step, held)
         traffic = tile_traffic(problem, tile, calls[0].scratch, least)
         shape = f"{tile.m}x{tile.n}"
         arithmetic = flops / peak(problem.workload(architecture), architecture)

@@ -115,12 +115,13 @@ DIRECTIONS = [
 ]
 
 
+@pytest.mark.parametrize("tile", HOPPER_TILES, ids=lambda tile: tile.reason)
 @pytest.mark.parametrize(("dtype", "a", "b"), DIRECTIONS, ids=str)
 def test_both_directions_of_both_factors(
-    device: Device, rng: Rng, dtype: str, a: Sequence[int], b: Sequence[int]
+    device: Device, rng: Rng, dtype: str, a: Sequence[int], b: Sequence[int], tile: HopperTile
 ) -> None:
     made = case(modes(m=(104,), n=(72,), k=(136,)), types=dict.fromkeys("abdc", dtype))
-    stub = run(device, rng, laid(made, a=a, b=b, d=(0, 1), c=(1, 0)))
+    stub = run(device, rng, laid(made, a=a, b=b, d=(0, 1), c=(1, 0)), tile=tile)
     assert stub.count("Along::TILE") == (a[0] == 0) + (b[0] == 1)
 
 
@@ -154,14 +155,15 @@ BOXES = {
 }
 
 
+@pytest.mark.parametrize("tile", [SMALL, LARGE], ids=lambda tile: tile.reason)
 @pytest.mark.parametrize("name", BOXES)
-def test_boxes_of_several_modes(device: Device, rng: Rng, name: str) -> None:
+def test_boxes_of_several_modes(device: Device, rng: Rng, name: str, tile: HopperTile) -> None:
     extents, orders, expected = BOXES[name]
     loops = modes(**extents)
     layouts = {each: Layout(order) for each, order in zip("abdc", orders, strict=True)}
     made = replace(case(loops, types=HALF), layouts=layouts)
-    stub = run(device, rng, made)
-    for part in expected:
+    stub = run(device, rng, made, tile=tile)
+    for part in expected if tile == SMALL else ():
         assert part in stub
 
 
@@ -183,11 +185,12 @@ def rounded_to_tf32(x: Any) -> Any:
     return np.rint(x.astype("f8") * scale) / scale
 
 
-def test_float32_is_rounded_to_tf32(device: Device, rng: Rng) -> None:
+@pytest.mark.parametrize("tile", HOPPER_TILES, ids=lambda tile: tile.reason)
+def test_float32_is_rounded_to_tf32(device: Device, rng: Rng, tile: HopperTile) -> None:
     """To nearest: no further from the product of rounded numbers than float32 sums are."""
     loops = modes(m=(100,), n=(72,), k=(200,))
     made = case(loops, tensors="abd", first=(2, 0), compute=ComputeType.TF32)
-    (call,) = lowered(made) or ()
+    (call,) = lowered(made, tile) or ()
     data = Data(made, rng)
     memory = data.run(device, [call], NONE, RANDOM)
     check(data, memory, NONE)

@@ -380,7 +380,9 @@ def test_few_tiles_and_a_long_sum_go_to_wgmma(dtype: str) -> None:
     assert f"k in {step.share.parts} parts to fill the machine" in text
 
 
-@pytest.mark.parametrize("gpu", [*ARCHITECTURES, H200.without_wgmma()], ids=str)
+@pytest.mark.parametrize(
+    "gpu", [*ARCHITECTURES, H200.without_wgmma()], ids=lambda gpu: f"{gpu.capability} {gpu.wgmma}"
+)
 def test_only_9_0_has_wgmma(gpu: Architecture) -> None:
     plan = plan_of(*LONG_SUM, gpu, dtype="bfloat16")
     assert bool(by_hopper(plan)) is (gpu == H200)
