@@ -17,9 +17,10 @@ from contract.plan import Product
 __all__ = ["Way", "best_ways", "group", "hopper_shares", "scratch"]
 
 LEAST_STEPS = 8  # of a part: more than a ring holds
-STORE_CLOCKS = (
-    0.75  # of a multiprocessor, for a store by one thread and what leads to it; estimated
-)
+# Clocks of a multiprocessor, estimated from instructions: for a tile with its tables, barriers and
+# the wait for its last products, and for a store by one thread with what leads to it.
+TILE_CLOCKS = 1000
+STORE_CLOCKS = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,8 @@ def _clocks(cut: Cut, share: HopperShare, gpu: Architecture) -> float:
     step = max(gpu.latency / (tile.stages - 1), beside * multiplying)
     width = cut.width if share.parts == 1 else 2
     writing = beside * STORE_CLOCKS * tile.m * tile.n / width
-    return BLOCK_CLOCKS + own / beside * (share.part_steps(cut.steps) * step + writing)
+    each = TILE_CLOCKS + share.part_steps(cut.steps) * step + writing
+    return BLOCK_CLOCKS + own / beside * each
 
 
 def _dram_bytes(cut: Cut, work: Workload, gpu: Architecture) -> float:

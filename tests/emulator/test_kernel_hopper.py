@@ -37,7 +37,7 @@ from .products import Case, Data, Layout, case, check, modes
 
 Rng = np.random.Generator
 HOPPER = architecture_of(90)
-LARGE, MEDIUM, SMALL = HOPPER_TILES
+LARGE, MEDIUM, NARROW, SMALL = HOPPER_TILES
 RANDOM = Options(Schedule.RANDOM, seed=5)
 NONE = (1, 0, 0)
 BOTH = (2.5, -0.5, 0)
@@ -98,8 +98,8 @@ def test_every_schedule(device: Device, rng: Rng, options: Options) -> None:
     run(device, rng, halves(m=(130,), n=(100,), k=(STEPS,)), options=options, blocks=1)
 
 
-@pytest.mark.parametrize("tile", [LARGE, MEDIUM], ids=lambda tile: tile.reason)
-def test_two_warpgroups_multiply(device: Device, rng: Rng, tile: HopperTile) -> None:
+@pytest.mark.parametrize("tile", [LARGE, MEDIUM, NARROW], ids=lambda tile: tile.reason)
+def test_tiles_that_are_larger(device: Device, rng: Rng, tile: HopperTile) -> None:
     made = halves(m=(tile.m + 70,), n=(tile.n + 40,), k=(64 * tile.stages + 72,))
     run(device, rng, made, tile=tile, blocks=2)
 
@@ -385,7 +385,7 @@ def test_runs_of_d_are_written_at_once(
     )
     if len(extents) > 1:  # the second loop of n does not go on where the first one ends
         made = replace(made, layouts=made.layouts | {"d": Layout((*columns, 0), gap=8)})
-    for tile in (SMALL, LARGE):
+    for tile in (SMALL, NARROW, LARGE):
         assert f", {width}>;" in run(device, rng, made, tile=tile)
     assert f", {width}>;" in run(device, rng, made, parts=1, scalars=NONE)
 

@@ -392,7 +392,7 @@ def test_each_tile_is_a_rank() -> None:
     extents = dict.fromkeys("mnk", 4096)
     plan = plan_of("km,kn->mn", extents, dtype="bfloat16")
     tiles = {each.reason.split(",")[0] for each in by_hopper(plan)}
-    assert tiles == {"large", "medium", "small"}
+    assert tiles == {"large", "medium", "narrow", "small"}
     for rank, each in enumerate(considered(plan)):
         ranked = plan_of("km,kn->mn", extents, dtype="bfloat16", rank=rank)
         assert ranked.considered[0].chosen.reason == each.reason
