@@ -72,6 +72,11 @@ class Architecture:
         """Whether products may be formed in tf32."""
         return self.allows_tf32 and self.rates.tf32 > 0
 
+    @property
+    def blas_workspace(self) -> int:
+        """The bytes that cuBLAS has for itself, by NVIDIA's documentation."""
+        return (32 if self.capability >= 90 else 4) << 20
+
     def without_tf32(self) -> "Architecture":
         """The same, every product of float32 formed without tf32."""
         return replace(self, allows_tf32=False)

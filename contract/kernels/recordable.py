@@ -1,4 +1,4 @@
-"""A plan -> the same plan for a CUDA graph: CuPy calls no cuBLAS while a stream captures."""
+"""A plan -> the same plan without cuBLAS, for a CUDA graph that cannot have it."""
 
 from dataclasses import fields, replace
 

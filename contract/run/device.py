@@ -6,7 +6,6 @@ and launches on the current stream. It never waits for the device.
 
 import struct
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
@@ -18,6 +17,7 @@ import numpy as np
 
 from contract.cache_files import Identity
 from contract.descriptors import TensorDescriptor
+from contract.errors import NotSupportedError
 from contract.kernels.architectures import architecture_of
 from contract.kernels.call import (
     BlasCall,
@@ -36,6 +36,7 @@ from contract.plan import Gett, Plan, Scalar, Step
 from contract.run.arrays import Array
 from contract.run.checking import check_plan
 from contract.run.compiled_code import Kernel
+from contract.run.cublas_library import CublasLibrary, GraphHandle, StreamHandles
 from contract.run.device_arrays import DeviceArrays
 from contract.run.driver_library import driver_library, unhindered
 from contract.run.executor import Footprint, Loaded, Scalars, inside_range
@@ -45,11 +46,6 @@ from contract.workspace import rounded
 
 __all__ = ["DeviceExecutor", "DevicePlan"]
 
-MOST_HANDLES = 16  # of cuBLAS; each has a workspace on the device
-PER_THREAD = 2  # cudaStreamPerThread: a stream of each thread
-# CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, for which CuPy has no name: parts of sums are
-# never rounded to 16 bits, as they are by default where D has such a type.
-WIDE_SUMS = 16
 KEPT_MAPS = 64  # by address, for each map of a launch: a program reuses few arrays
 Addresses = Sequence[int]  # of the plan's slots, then of what a step needs for itself
 Launch = Callable[[Addresses, Scalars], None]
@@ -61,8 +57,8 @@ class DevicePlan(Loaded):
 
     ``required_workspace`` (bytes) holds temporaries, then what a step needs for itself, each at
     its place in ``offsets``; it comes from CuPy's memory pool, on the current stream, unless the
-    caller gives it. ``calls`` are what the launches were built of. ``without_blas`` does the
-    products that are cuBLAS's by our own kernels; None: there are none.
+    caller gives it. ``calls`` are what the launches were built of. ``for_graphs`` is the same plan
+    as a capture takes it; None: this one.
     """
 
     plan: Plan
@@ -76,15 +72,14 @@ class DevicePlan(Loaded):
     allocate: Callable[[int], Any]
     calls: tuple[DeviceCall, ...]
     addend_calls: Callable[[], tuple[DeviceCall, ...]] | None
-    without_blas: "Callable[[], DevicePlan] | None" = None
+    for_graphs: "Callable[[], DevicePlan] | None" = None
     tile_bytes: int = 0
     own_bytes: int = 0
     product: None = None
     measured: float | None = None
 
     def recordable(self) -> "DevicePlan":
-        """This plan, or the one without cuBLAS, which CuPy does not call in a capture."""
-        return self if self.without_blas is None else self.without_blas()
+        return self if self.for_graphs is None else self.for_graphs()
 
     def __call__(
         self,
@@ -195,6 +190,8 @@ class DeviceExecutor:
         self._lock = threading.Lock()
         self._kernels: dict[str, Any] = {}  # by source, which has one entry
         self._blas: _Blas | None = None
+        self._graph_blas: _Blas | None = None
+        self._unbound = ""  # why there is none
 
     @property
     def identity(self) -> Identity:
@@ -211,9 +208,11 @@ class DeviceExecutor:
         """Forget the kernels, unload those of no plan, and give the cuBLAS handles back."""
         with self._lock, self.arrays.on(None), unhindered():
             self._kernels.clear()
-            blas, self._blas = self._blas, None
-            if blas is not None:
-                blas.close()
+            products = self._blas, self._graph_blas
+            self._blas = self._graph_blas = None
+            for blas in products:
+                if blas is not None:
+                    blas.close()
 
     def load(self, plan: Plan, measured: float | None = None) -> DevicePlan:
         """Lower every step of ``plan`` and build its kernels."""
@@ -222,8 +221,7 @@ class DeviceExecutor:
         calls = self._lowered(plan)
         instead = plan.addend_only
         alone = None if instead is None else partial(self._build_step, plan, instead)
-        captured = partial(self._load_without_blas, plan)
-        return DevicePlan(
+        loaded = DevicePlan(
             plan=plan,
             arrays=self.arrays,
             launches=self._built(calls),
@@ -235,12 +233,22 @@ class DeviceExecutor:
             allocate=self._cupy.cuda.alloc,
             calls=tuple(calls),
             addend_calls=None if instead is None else partial(self._lower, plan, instead),
-            without_blas=cache(captured) if any(map(_is_blas, calls)) else None,
             measured=measured,
         )
+        if not any(map(_is_blas, calls)):
+            return loaded
+        return replace(loaded, for_graphs=cache(partial(self._load_for_graphs, loaded)))
 
-    def _load_without_blas(self, plan: Plan) -> DevicePlan:
-        return self.load(recordable(plan, self.architecture))
+    def _load_for_graphs(self, loaded: DevicePlan) -> DevicePlan:
+        """The same launches, with a cuBLAS that a capture takes; else one by our own kernels."""
+        blas = self._cublas_for_graphs()
+        if blas is None:
+            return self.load(recordable(loaded.plan, self.architecture))
+        launches = (
+            blas.launch(call) if isinstance(call, BlasCall) else launch
+            for call, launch in zip(loaded.calls, loaded.launches, strict=True)
+        )
+        return replace(loaded, launches=tuple(launches))
 
     def footprint(self, plan: Plan) -> Footprint:
         """The bytes of ``plan``, all of them workspace; no kernel is built."""
@@ -313,8 +321,28 @@ class DeviceExecutor:
     def _cublas(self) -> "_Blas":
         with self._lock:
             if self._blas is None:
-                self._blas = _Blas(self._cupy)
+                cublas = _cupys_cublas()
+                self._blas = _Blas(self._cupy, cublas, StreamHandles(self._cupy, cublas))
             return self._blas
+
+    def _cublas_for_graphs(self) -> "_Blas | None":
+        """None: ctypes does not find the library, which is said once."""
+        with self._lock:
+            if self._graph_blas is not None or self._unbound:
+                return self._graph_blas
+            try:
+                found = self._graph_blas = self._open_for_graphs()
+            except NotSupportedError as error:
+                found, self._unbound = None, str(error)
+        if found is None:
+            LOGGER.log(Level.HINT, f"no cuBLAS in graphs, our own kernels instead: {self._unbound}")
+        return found
+
+    def _open_for_graphs(self) -> "_Blas":
+        library = CublasLibrary(_cupys_cublas())
+        with self.arrays.on(None):
+            handle = GraphHandle(self._cupy, library, self.architecture.blas_workspace)
+        return _Blas(self._cupy, library, handle)
 
 
 def _is_blas(call: DeviceCall) -> bool:
@@ -407,53 +435,21 @@ def _with_ones(call: KernelCall) -> bytes:
 # --- cuBLAS -----------------------------------------------------------------------------------
 
 
-class _Handles:
-    """cuBLAS handles of our own: their settings are ours, whatever the program sets on CuPy's.
+def _cupys_cublas() -> Any:
+    from cupy_backends.cuda.libs import cublas
 
-    Each stream has one, for cuBLAS promises the same bits only where streams share no handle. The
-    least recently used goes to a new stream when there are ``MOST_HANDLES``.
-    """
-
-    def __init__(self, cupy: Any, cublas: Any) -> None:
-        self._cuda = cupy.cuda
-        self._cublas = cublas
-        self._of_streams: OrderedDict[tuple[int, int], int] = OrderedDict()
-        self._latest: tuple[int, int] | None = None
-
-    def current(self) -> int:
-        """The handle of the current stream."""
-        stream = self._cuda.get_current_stream().ptr
-        key = stream, threading.get_ident() if stream == PER_THREAD else 0
-        if key != self._latest:
-            handle = self._of_streams.pop(key, None)
-            self._of_streams[key] = self._another() if handle is None else handle
-            self._latest = key
-        return self._of_streams[key]
-
-    def close(self) -> None:
-        """Give the handles back, which waits for the device."""
-        for handle in self._of_streams.values():
-            self._cublas.destroy(handle)
-        self._of_streams.clear()
-        self._latest = None
-
-    def _another(self) -> int:
-        if len(self._of_streams) == MOST_HANDLES:
-            return self._of_streams.popitem(last=False)[1]
-        with unhindered():
-            handle: int = self._cublas.create()
-            self._cublas.setMathMode(handle, self._cublas.CUBLAS_DEFAULT_MATH | WIDE_SUMS)
-        return handle
+    return cublas
 
 
 class _Blas:
-    """The products of cuBLAS."""
+    """The products of cuBLAS: by the functions of ``library``, with the handles that it made."""
 
-    def __init__(self, cupy: Any) -> None:
-        from cupy_backends.cuda.libs import cublas
-
-        self._cublas = cublas
-        self._handles = _Handles(cupy, cublas)
+    def __init__(self, cupy: Any, library: Any, handles: StreamHandles | GraphHandle) -> None:
+        cublas = _cupys_cublas()
+        self._library = library
+        self._handles = handles
+        self._operations = {False: cublas.CUBLAS_OP_N, True: cublas.CUBLAS_OP_T}
+        self._algorithm = cublas.CUBLAS_GEMM_DEFAULT
         self._lock = threading.Lock()  # a handle's stream is set by every call
         self._called: set[BlasCall] = set()
         runtime = cupy.cuda.runtime
@@ -482,15 +478,14 @@ class _Blas:
 
     def launch(self, call: BlasCall) -> Launch:
         """A function that calls cuBLAS with the call's addresses and alpha."""
-        cublas, compute = self._cublas, self._compute[call.compute]
-        operation = {False: cublas.CUBLAS_OP_N, True: cublas.CUBLAS_OP_T}
+        library, compute, operation = self._library, self._compute[call.compute], self._operations
         a, b, d = call.a, call.b, call.d
         kind_a, kind_b, kind_d = (self._types[each.dtype] for each in (a, b, d))
         sizes = operation[a.transposed], operation[b.transposed], call.m, call.n, call.k
         alpha_of = _factor(call.alpha, call.dtype, 1)
         beta_of = _factor(call.beta, call.dtype, 0)
         pick = _picker([each.pointer for each in (a, b, d)])
-        handles, algorithm, lock = self._handles, cublas.CUBLAS_GEMM_DEFAULT, self._lock
+        handles, algorithm, lock = self._handles, self._algorithm, self._lock
         known = False
 
         def launch(addresses: Addresses, scalars: Scalars) -> None:
@@ -503,12 +498,12 @@ class _Blas:
                     known = True
                 handle = handles.current()
                 if call.batch == 1:
-                    cublas.gemmEx(
+                    library.gemmEx(
                         *(handle, *sizes, alpha[0], x, kind_a, a.leading, y, kind_b, b.leading),
                         *(beta[0], z, kind_d, d.leading, compute, algorithm),
                     )
                 else:
-                    cublas.gemmStridedBatchedEx(
+                    library.gemmStridedBatchedEx(
                         *(handle, *sizes, alpha[0]),
                         *(x, kind_a, a.leading, a.batch_stride),
                         *(y, kind_b, b.leading, b.batch_stride),

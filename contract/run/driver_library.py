@@ -8,7 +8,7 @@ from typing import Any
 
 from contract.errors import ExecutionError, NotSupportedError
 
-__all__ = ["driver_library", "unhindered"]
+__all__ = ["capture_number", "driver_library", "unhindered"]
 
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED of cuda.h
 _ENCODE_ARGUMENTS = (
@@ -44,13 +44,24 @@ def unhindered() -> Iterator[None]:
     """
     exchange = driver_library().cuThreadExchangeStreamCaptureMode
     mode = ctypes.c_int(_RELAXED)
-    _check(exchange(ctypes.byref(mode)))
+    _check(exchange(ctypes.byref(mode)), "a thread's capture mode")
     try:
         yield
     finally:
-        _check(exchange(ctypes.byref(mode)))
+        _check(exchange(ctypes.byref(mode)), "a thread's capture mode")
 
 
-def _check(status: int) -> None:
+def capture_number(stream: int) -> int:
+    """The number of the capture that the stream takes part in; no later one has the same."""
+    status, number = ctypes.c_int(), ctypes.c_uint64()
+    found = ctypes.byref(status), ctypes.byref(number)
+    _check(
+        driver_library().cuStreamGetCaptureInfo(ctypes.c_void_p(stream), *found),
+        "the number of a capture",
+    )
+    return number.value
+
+
+def _check(status: int, what: str) -> None:
     if status:
-        raise ExecutionError(f"The CUDA driver refuses (error {status}) a thread's capture mode.")
+        raise ExecutionError(f"The CUDA driver refuses (error {status}) {what}.")

@@ -122,46 +122,6 @@ def gemm(handle: ct.Handle, m: int = 33, n: int = 21, k: int = 40) -> Any:
     return handle.plan(operation, ct.PlanPreference(algo=ct.Algo.GEMM))
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_plan_for_cublas_is_captured_without_it(
-    fake: Gpu, mode: int, rng: np.random.Generator
-) -> None:
-    """C is D: every replay adds once more."""
-    plan, counted = gemm(fake.handle), counters(fake.cupy)
-    x, y, z = matrices(rng, [(33, 40), (40, 21), (33, 21)])
-    a, b, d = map(fake.array, (x, y, z))
-    fake.handle.contract(plan, 1, a, b, 0.5, d, d)
-    assert counted.products[-1].name == "gemmEx"
-    write(fake, d, z)
-    counted.reset()
-    stream = fake.cupy.cuda.Stream(non_blocking=True)
-    with captured(stream, mode) as graphs:
-        fake.handle.contract(plan, 2, a, b, 0.5, d, d)
-    for _ in range(2):
-        graphs[0].launch(stream)
-    stream.synchronize()
-    assert not counted.products
-    product = 2 * x.astype("f8") @ y
-    wanted = product + 0.5 * (product + 0.5 * z)
-    np.testing.assert_allclose(fake.numpy(d), wanted, rtol=1e-4, atol=1e-4)
-
-
-def test_a_workspace_that_is_too_small_without_cublas(fake: Gpu, rng: np.random.Generator) -> None:
-    """Our kernel sums parts of k apart where cuBLAS needs no workspace of the caller's."""
-    plan, (x, y) = gemm(fake.handle, 8, 8, 4000), matrices(rng, [(8, 4000), (4000, 8)])
-    a, b = fake.array(x), fake.array(y)
-    d, given = fake.cupy.empty((8, 8), "f4", order="F"), fake.cupy.full(256, 7, np.uint8)
-    fake.cupy.cuda.runtime.deviceSynchronize()
-    stream, before = fake.cupy.cuda.Stream(non_blocking=True), fake.handle.captured_bytes
-    with captured(stream) as graphs:
-        fake.handle.contract(plan, 1, a, b, 0, None, d, given)
-    assert plan.required_workspace < given.nbytes < fake.handle.captured_bytes - before
-    graphs[0].launch(stream)
-    stream.synchronize()
-    np.testing.assert_allclose(fake.numpy(d), x.astype("f8") @ y, rtol=1e-3, atol=1e-2)
-    assert (fake.numpy(given) == 7).all()
-
-
 def test_memory_of_captured_calls_is_not_used_again(fake: Gpu, rng: np.random.Generator) -> None:
     """Not the workspace, nor a copy of an operand, nor a result that nobody holds."""
     x, y, z = matrices(rng)
@@ -231,21 +191,6 @@ def test_a_recorded_call_is_repeated(device: Device, rng: np.random.Generator) -
         call.replay()
     assert call.bytes == 0
     assert_chain(device.numpy(found), changed, 2)
-
-
-def test_a_recording_has_no_cublas(fake: Gpu, rng: np.random.Generator) -> None:
-    x, y = matrices(rng, [(33, 40), (40, 21)])
-    planned = ct.contract_expression(
-        *("mk,kn->mn", x.shape, y.shape),
-        dtype="float32",
-        handle=fake.handle,
-        preference=ct.PlanPreference(algo=ct.Algo.GEMM),
-    )
-    call = planned.capture(fake.array(x), fake.array(y))
-    assert "Gemm" in str(planned)
-    assert "Gemm" not in str(call)
-    assert "for no cuBLAS is captured" in str(call)
-    np.testing.assert_allclose(fake.numpy(call.replay()), x.astype("f8") @ y, rtol=1e-4, atol=1e-4)
 
 
 def test_nothing_runs_before_the_replay(device: Device, rng: np.random.Generator) -> None:

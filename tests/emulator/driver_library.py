@@ -64,10 +64,15 @@ def _encode(
 
 LIBRARY = SimpleNamespace(cuTensorMapEncodeTiled=_encode)
 _EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
+_CAPTURE_INFO = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_uint64)
+)
 
 
-def library(exchange_mode: Callable[[int], int]) -> SimpleNamespace:
-    """libcuda, where a thread's capture mode is exchanged by the function given."""
+def library(
+    exchange_mode: Callable[[int], int], capture_number: Callable[[int], int]
+) -> SimpleNamespace:
+    """libcuda, where the functions given exchange a thread's capture mode and number captures."""
 
     def exchange(mode: Any) -> int:
         if mode[0] not in range(3):
@@ -75,4 +80,13 @@ def library(exchange_mode: Callable[[int], int]) -> SimpleNamespace:
         mode[0] = exchange_mode(mode[0])
         return SUCCESS
 
-    return SimpleNamespace(**vars(LIBRARY), cuThreadExchangeStreamCaptureMode=_EXCHANGE(exchange))
+    def capture_info(stream: int | None, status: Any, number: Any) -> int:
+        number[0] = capture_number(stream or 0)
+        status[0] = int(number[0] > 0)
+        return SUCCESS
+
+    return SimpleNamespace(
+        **vars(LIBRARY),
+        cuThreadExchangeStreamCaptureMode=_EXCHANGE(exchange),
+        cuStreamGetCaptureInfo=_CAPTURE_INFO(capture_info),
+    )

@@ -275,6 +275,16 @@ def test_a_handle_belongs_to_a_device(cupy: ModuleType) -> None:
         call(handle=handle)
 
 
+def test_handles_are_never_mixed_up(cupy: ModuleType) -> None:
+    create, destroy = cupy.cuda.cublas.create, cupy.cuda.cublas.destroy
+    first, second = create(), create()
+    destroy(first)
+    third = create()
+    destroy(third)
+    assert len({first, second, third}) == 3
+    assert cupy.cuda.cublas.getMathMode(second) == 0
+
+
 def test_captures_are_refused(cupy: ModuleType) -> None:
     call, stream = Call(cupy), cupy.cuda.Stream(non_blocking=True)
     with stream:

@@ -55,7 +55,7 @@ LEVELS = (
         "run.compiler_process",
         "run.code_folder",
     },
-    {"run.kernel_modules", "nvtx", "run.jax_library", "run.torch_library"},
+    {"run.kernel_modules", "run.cublas_library", "nvtx", "run.jax_library", "run.torch_library"},
     {"run.libraries"},
     {"run.arrays"},
     {"run.device_graphs", "run.matrix_slices"},

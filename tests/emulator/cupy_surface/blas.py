@@ -1,10 +1,12 @@
 """cupy_backends.cuda.libs.cublas: handles, and the products behind gemm, with arguments checked.
 
 Every function sets the handle's stream to the current one, as CuPy's do, which CuPy refuses while
-that stream captures.
+that stream captures. What has no name of CuPy's is cuBLAS itself: it takes any stream, and in a
+capture wants a workspace (the real one would allocate there, which not every graph can hold).
 """
 
 import ctypes
+import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ import numpy as np
 from ..device import KernelFault, Kind
 from .counters import Launch
 from .driver import Driver
+from .elements import Place
+from .live import Live
 from .products import (
     COMPUTE_32F,
     DTYPES,
@@ -30,6 +34,8 @@ from .status import CUBLASError, CUDARuntimeError, refuse
 NOT_INITIALIZED, INVALID_VALUE, NOT_SUPPORTED = 1, 7, 15
 HOST, DEVICE = 0, 1
 TF32_MATH, WIDE_SUMS = 3, 16
+ALIGNMENT, OVERWRITTEN = 256, 0xA5  # of a workspace, in bytes; what a product leaves there
+VERSION = 120900
 
 CONSTANTS = {
     "CUBLAS_OP_N": 0,
@@ -65,6 +71,22 @@ class Handle:
     stream: int = 0
     pointer_mode: int = HOST
     math_mode: int = 0
+    workspace: tuple[int, int] | None = None  # address and bytes, until the stream is set
+
+
+@dataclass(frozen=True, slots=True)
+class Using:
+    """A product that writes to all of a workspace."""
+
+    product: Product
+    workspace: tuple[int, int]
+
+    def __call__(self, live: Live) -> None:
+        """Overwrite it, and compute."""
+        pointer, size = self.workspace
+        place = Place(pointer, (size,), (1,), np.dtype(np.uint8))
+        place.write(live, "gemm workspace", OVERWRITTEN)
+        self.product(live)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +111,7 @@ class Blas:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._handles: dict[int, Handle] = {}
+        self._numbers = itertools.count(0x7E0000000100, 0x100)
         self._local = threading.local()
 
     def thread_handle(self, device: int) -> int:
@@ -102,7 +125,7 @@ class Blas:
     def create(self) -> int:
         """A new handle on the current device, which allocates: not beside any capture."""
         self._driver.refuse_unsafe_call()
-        handle = 0x7E0000000000 + 0x100 * (len(self._handles) + 1)
+        handle = next(self._numbers)
         self._handles[handle] = Handle(self._driver.device)
         return handle
 
@@ -112,9 +135,8 @@ class Blas:
         del self._handles[handle]
 
     def getVersion(self, handle: int) -> int:
-        """The version of the library."""
-        self._of(handle)
-        return 120900
+        """The version of the library; no handle is needed."""
+        return VERSION
 
     def getPointerMode(self, handle: int) -> int:
         """Where alpha and beta lie."""
@@ -132,7 +154,17 @@ class Blas:
             raise NotImplementedError(
                 "calling cuBLAS API during stream capture is currently unsupported"
             )
-        self._of(handle).stream = stream
+        self.set_stream(handle, stream)
+
+    def set_stream(self, handle: int, stream: int) -> None:
+        """Choose the stream, and the workspace that cuBLAS has for itself."""
+        held = self._of(handle)
+        held.stream, held.workspace = stream, None
+
+    def set_workspace(self, handle: int, pointer: int, nbytes: int) -> None:
+        """Choose the workspace."""
+        _check(pointer % ALIGNMENT == 0, f"workspace {pointer:#x}")
+        self._of(handle).workspace = pointer, nbytes
 
     def getStream(self, handle: int) -> int:
         """The stream of the latest call."""
@@ -154,10 +186,9 @@ class Blas:
         beta: int, C: int, Ctype: int, ldc: int, computeType: int, algo: int,
     ) -> None:  # fmt: skip
         """C = alpha op(A) op(B) + beta C."""
-        _ints(transa, transb, m, n, k, Atype, lda, Btype, ldb, Ctype, ldc, computeType, algo)
-        call = Call(
-            (transa, transb), (m, n, k), alpha, (A, Atype, lda, 0), (B, Btype, ldb, 0),
-            beta, (C, Ctype, ldc, 0), 1, computeType, algo,
+        call = single(
+            transa, transb, m, n, k, alpha, A, Atype, lda, B, Btype, ldb,
+            beta, C, Ctype, ldc, computeType, algo,
         )  # fmt: skip
         self._multiply(handle, "gemmEx", call)
 
@@ -169,12 +200,9 @@ class Blas:
         batchCount: int, computeType: int, algo: int,
     ) -> None:  # fmt: skip
         """C[i] = alpha op(A[i]) op(B[i]) + beta C[i]."""
-        _ints(transa, transb, m, n, k, Atype, lda, Btype, ldb, Ctype, ldc, computeType, algo)
-        _ints(batchCount)
-        _ints(strideA, strideB, strideC, bits=64)
-        call = Call(
-            (transa, transb), (m, n, k), alpha, (A, Atype, lda, strideA),
-            (B, Btype, ldb, strideB), beta, (C, Ctype, ldc, strideC), batchCount, computeType, algo,
+        call = strided(
+            transa, transb, m, n, k, alpha, A, Atype, lda, strideA, B, Btype, ldb, strideB,
+            beta, C, Ctype, ldc, strideC, batchCount, computeType, algo,
         )  # fmt: skip
         self._multiply(handle, "gemmStridedBatchedEx", call)
 
@@ -220,19 +248,29 @@ class Blas:
         return self._handles[handle]
 
     def _multiply(self, handle: int, name: str, call: Call) -> None:
-        stream = self._driver.classes.get_current_stream().ptr
-        self.setStream(handle, stream)
+        self.setStream(handle, self._driver.classes.get_current_stream().ptr)
+        self.multiply(handle, name, call)
+
+    def multiply(self, handle: int, name: str, call: Call) -> None:
+        """Queue a product in the handle's stream, or record it."""
         held = self._of(handle)
+        stream, workspace = held.stream, held.workspace
         if not held.device == self._driver.device == self._driver.queue(stream).device:
             raise refuse(CUBLASError, INVALID_VALUE, f"a handle of device {held.device}")
         product = self._product(held, call)
         if 0 in (*call.extents[:2], call.batch):
             return
+        if workspace is None and self._driver.is_capturing(stream):
+            raise refuse(CUBLASError, NOT_SUPPORTED, "a product without a workspace is captured")
+        task = product if workspace is None else Using(product, workspace)
         try:
-            self._driver.enqueue(stream, product)
+            self._driver.enqueue(stream, task)
         except CUDARuntimeError as error:
             raise refuse(CUBLASError, 13, str(error)) from error
-        self._driver.counters.products.append(Launch(name, stream))
+        used = workspace or (0, 0)
+        self._driver.counters.products.append(
+            Launch(name, stream, workspace=used, math_mode=held.math_mode)
+        )
 
     def _product(self, handle: Handle, call: Call) -> Product:
         (m, n, k), (opa, opb) = call.extents, call.operations
@@ -271,6 +309,33 @@ class Blas:
             raise KernelFault(Kind.BOUNDS, f"{name} is device memory, in host pointer mode")
         value = np.frombuffer(ctypes.string_at(pointer, dtype.itemsize), dtype)[0]
         return Scalar(dtype, value, pointer)
+
+
+def single(
+    transa: int, transb: int, m: int, n: int, k: int,
+    alpha: int, a: int, a_type: int, lda: int, b: int, b_type: int, ldb: int,
+    beta: int, c: int, c_type: int, ldc: int, compute: int, algo: int,
+) -> Call:  # fmt: skip
+    """The arguments of one product."""
+    return strided(
+        transa, transb, m, n, k, alpha, a, a_type, lda, 0, b, b_type, ldb, 0,
+        beta, c, c_type, ldc, 0, 1, compute, algo,
+    )  # fmt: skip
+
+
+def strided(
+    transa: int, transb: int, m: int, n: int, k: int,
+    alpha: int, a: int, a_type: int, lda: int, a_stride: int,
+    b: int, b_type: int, ldb: int, b_stride: int,
+    beta: int, c: int, c_type: int, ldc: int, c_stride: int, batch: int, compute: int, algo: int,
+) -> Call:  # fmt: skip
+    """The arguments of a batch."""
+    _ints(transa, transb, m, n, k, a_type, lda, b_type, ldb, c_type, ldc, batch, compute, algo)
+    _ints(a_stride, b_stride, c_stride, bits=64)
+    return Call(
+        (transa, transb), (m, n, k), alpha, (a, a_type, lda, a_stride), (b, b_type, ldb, b_stride),
+        beta, (c, c_type, ldc, c_stride), batch, compute, algo,
+    )  # fmt: skip
 
 
 def _matrix(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,6 +15,9 @@ from .work import Task, Work, finish
 
 if TYPE_CHECKING:
     from .driver import Queue
+
+
+_numbers = itertools.count(1)
 
 
 class Mode(enum.IntEnum):
@@ -34,7 +38,10 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class Capture:
-    """The recording of some streams; ``tails`` are the nodes that a stream's next waits for."""
+    """The recording of some streams; ``tails`` are the nodes that a stream's next waits for.
+
+    No other has its ``number``.
+    """
 
     origin: Queue
     mode: Mode
@@ -42,6 +49,7 @@ class Capture:
     nodes: list[Node] = field(default_factory=list)
     tails: dict[Queue, tuple[Node, ...]] = field(default_factory=dict)
     broken: bool = False
+    number: int = field(default_factory=lambda: next(_numbers))
 
     def record(self, queue: Queue, task: Task) -> None:
         """Add a task to a capturing stream."""

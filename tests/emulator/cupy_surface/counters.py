@@ -5,7 +5,10 @@ from dataclasses import dataclass, field, fields
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel launch, or a product of cuBLAS (without grid, block, shared memory, parameters)."""
+    """A kernel launch, or a product of cuBLAS, which alone has what comes last.
+
+    ``workspace`` is an address and a number of bytes: zeros where cuBLAS used what it has.
+    """
 
     name: str
     stream: int
@@ -13,6 +16,8 @@ class Launch:
     block: tuple[int, ...] = ()
     shared: int = 0
     parameter_bytes: int = 0
+    workspace: tuple[int, int] = (0, 0)
+    math_mode: int = 0
 
 
 @dataclass(slots=True)

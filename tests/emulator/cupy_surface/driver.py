@@ -332,6 +332,12 @@ class Driver:
                 )
             return queue.capture is not None
 
+    def capture_number(self, stream: int) -> int:
+        """The number of the capture that a stream takes part in, 0 where it does not."""
+        with self.lock:
+            capture = self.queue(stream).capture
+            return 0 if capture is None else capture.number
+
     def launch_recording(self, recording: Recording, stream: int) -> None:
         """Put a graph into a stream."""
         with self.lock:

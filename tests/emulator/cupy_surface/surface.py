@@ -11,8 +11,8 @@ from weakref import WeakSet, WeakValueDictionary
 
 import numpy as np
 
+from .. import cublas_library, driver_library
 from ..device import Options
-from ..driver_library import library
 from . import arrays, blas, memory, modules, nvtx, pool, programs, runtime, streams
 from .capture import Mode
 from .counters import Counters
@@ -20,6 +20,7 @@ from .creation import Functions
 from .driver import Driver
 from .status import CUBLASError, CUDADriverError, CUDARuntimeError
 
+CUBLAS = "cupy_backends/cuda/libs/cublas.so"  # the file of CuPy's module, which needs libcublas
 # The classes of each submodule of cupy.cuda, by their public names.
 _CUDA: dict[str, dict[str, type]] = {
     "memory": {
@@ -97,11 +98,15 @@ def importable(cupy: ModuleType) -> Iterator[None]:
 
 
 def _opener(driver: Driver) -> Callable[..., Any]:
-    """ctypes.CDLL on a machine whose CUDA driver is the emulator's."""
-    opened, libcuda = ctypes.CDLL, library(lambda mode: driver.exchange_mode(Mode(mode)))
+    """ctypes.CDLL on a machine whose CUDA driver and cuBLAS are the emulator's."""
+    opened, classes = ctypes.CDLL, driver.classes
+    libcuda = driver_library.library(
+        lambda mode: driver.exchange_mode(Mode(mode)), driver.capture_number
+    )
+    known = {"libcuda.so.1": libcuda, CUBLAS: cublas_library.library(classes.blas)}
 
     def open_library(name: Any, *args: Any, **kwargs: Any) -> Any:
-        return libcuda if name == "libcuda.so.1" else opened(name, *args, **kwargs)
+        return known[name] if name in known else opened(name, *args, **kwargs)
 
     return open_library
 
@@ -192,7 +197,12 @@ def _backends(driver: Driver) -> dict[str, ModuleType]:
             "funcSetAttribute": modules.attribute_setter(driver),
         },
         ".cuda.libs": {},
-        ".cuda.libs.cublas": {**blas.CONSTANTS, **products, "CUBLASError": CUBLASError},
+        ".cuda.libs.cublas": {
+            **blas.CONSTANTS,
+            **products,
+            "CUBLASError": CUBLASError,
+            "__file__": CUBLAS,
+        },
         ".cuda.libs.nvtx": nvtx.functions(driver.counters),
         ".cuda.libs.nvrtc": {
             **programs.functions(driver.counters),
