@@ -9,7 +9,7 @@
 // A box lies in shared memory as panels: rows of BYTES bytes (32, 64 or 128), swizzled by as much, along the mode that
 // is side by side in memory. What this assumes of the hardware, as an H100 confirmed:
 //  - a tensor map may list modes in any order of their strides, as long as the first has stride 1;
-//  - a map of type TFLOAT32 rounds to nearest on the way to shared memory, ties to even, as seen on 12.0;
+//  - a map of type TFLOAT32 rounds to nearest on the way to shared memory, ties to even;
 //  - panels along m or n are laid out for wgmma as the PTX manual's canonical layouts for its transposed tiles.
 
 namespace contract {
