@@ -17,6 +17,7 @@ from contract.plan import Product
 __all__ = ["Way", "best_ways", "group", "hopper_shares", "scratch"]
 
 LEAST_STEPS = 8  # of a part: more than a ring holds
+MAPS = 2e-6  # seconds: the host encodes two maps where addresses are new; estimated
 # Clocks of a multiprocessor, estimated from instructions: for a tile with its tables, barriers and
 # the wait for its last products, and for a store by one thread with what leads to it.
 TILE_CLOCKS = 1000
@@ -88,7 +89,7 @@ def _seconds(cut: Cut, share: HopperShare, work: Workload, gpu: Architecture) ->
         _dram_bytes(cut, work, gpu) / streamed,
     )
     longest = max(needed)
-    seconds = LAUNCH + longest + (1 - HIDDEN) * (sum(needed) - longest)
+    seconds = LAUNCH + MAPS + longest + (1 - HIDDEN) * (sum(needed) - longest)
     parts = scratch(cut, share)
     if not parts:
         return seconds
