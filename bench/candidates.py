@@ -117,13 +117,14 @@ def prediction(plan: Loaded) -> Prediction:
 def header(title: str, contestants: Sequence[str]) -> str:
     """The column titles."""
     columns = f"{'chosen':>12}{'best':>12}{'ratio':>9}{'predicted':>11}{'bound':>7}{'count':>7}"
-    return f"{title:<38}{columns}  chosen; best"
+    return f"{title:<38}{columns}  chosen; best; by wgmma: time of what was predicted"
 
 
 def line(row: Row) -> str:
     """The chosen candidate beside the best other one: ``ratio`` above 1 was chosen well.
 
-    ``predicted`` is the part of the chosen one's time that was predicted.
+    ``predicted`` is the part of the chosen one's time that was predicted. Those by TMA and wgmma
+    follow.
     """
     right = {name: each for name, each in row.outcomes.items() if isfinite(each.seconds)}
     if OURS not in right:
@@ -135,9 +136,8 @@ def line(row: Row) -> str:
         f"{ratio_text(row.ratio):>9}{expected:>10.2f}x{fraction_text(row.fraction):>7}"
         f"{_counted(row.outcomes):>7}"
     )
-    picks = "; ".join(
-        f"{name}: {_what(row.predictions[name])}" for name in dict.fromkeys((OURS, best))
-    )
+    by_wgmma = (name for name in right if "wgmma" in row.predictions[name].reason)
+    picks = "; ".join(_pick(row, name) for name in dict.fromkeys((OURS, best, *by_wgmma)))
     return f"{row.name[:37]:<38}{cells}  {picks}"
 
 
@@ -147,8 +147,11 @@ def _counted(outcomes: Mapping[str, Outcome]) -> str:
     return f"{right}/{len(outcomes)}"
 
 
-def _what(each: Prediction) -> str:
-    return f"{each.algo} {each.reason}"
+def _pick(row: Row, name: str) -> str:
+    """A candidate with its time and what was predicted."""
+    each = row.predictions[name]
+    measured, predicted = seconds_text(row.outcomes[name].seconds), seconds_text(each.seconds)
+    return f"{name}: {measured} of {predicted}, {each.algo} {each.reason}"
 
 
 def summary(rows: Sequence[Row]) -> str:

@@ -29,7 +29,7 @@ FOLDER = Path("/tmp/gpu-session")
 ARCHIVE = "session.tar.gz"
 REFRESHED = 15.0  # seconds between two archives while a task runs
 BENCH = (sys.executable, "-u", "-m", "bench")
-HOPPER = {"CONTRACT_HOPPER": "1"}
+WITHOUT_WGMMA = {"CONTRACT_HOPPER": "0"}
 # A checkout that nobody fitted to this machine, whose own caches are used by nothing else.
 ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "CONTRACT_CALIBRATION": "0"}
 DOZEN = tuple(map(str, range(1, 49, 4)))  # of TCCG's 48 contractions
@@ -53,7 +53,13 @@ class Suite:
     def task(self) -> str:
         """The name of its task."""
         few = f"{len(self.cases)}-cases" if self.cases else ""
-        words = (self.name, self.dtype, self.compute, "hopper" if self.environment else "", few)
+        words = (
+            self.name,
+            self.dtype,
+            self.compute,
+            "without-wgmma" if self.environment else "",
+            few,
+        )
         return "-".join(filter(None, words))
 
 
@@ -69,8 +75,8 @@ CANDIDATES = tuple(Suite("candidates", *each, cases=DOZEN) for each in TYPES)
 PRODUCTS = (
     *(Suite("tccg", *each, cases=DOZEN) for each in TYPES),
     *(Suite("tccg", *each) for each in TYPES),
-    Suite("tccg", "float32", "TF32", HOPPER),
-    Suite("tccg", "bfloat16", environment=HOPPER),
+    Suite("tccg", "float32", "TF32", WITHOUT_WGMMA),
+    Suite("tccg", "bfloat16", environment=WITHOUT_WGMMA),
     Suite("random", "float64"),
     Suite("network", "float32"),
     Suite("pain", "float32"),

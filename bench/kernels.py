@@ -27,13 +27,13 @@ from contract import (
 from contract.compute import is_complex
 from contract.descriptors import OperationDescriptor
 from contract.kernels.architectures import ARCHITECTURES, Architecture, architecture_of
+from contract.kernels.boxes import boxed
 from contract.kernels.call import KernelCall
-from contract.kernels.configurations import HOPPER_TILES, HopperTile, Tile
+from contract.kernels.configurations import HopperTile, Tile
 from contract.kernels.gett_tiles import Workload
-from contract.kernels.hopper import hopper_calls
 from contract.kernels.lower import lower
 from contract.kernels.product import Problem, held_by, problem_of
-from contract.plan import Gett, Plan, step_bytes, step_flops
+from contract.plan import Gett, step_bytes, step_flops
 from contract.planner import make_plan
 from contract.text import Row, aligned, seconds
 from contract.text import count as counted
@@ -141,8 +141,7 @@ class Sheet:
     """What is known of the work without running it.
 
     ``seconds`` are those of the model, ``bound`` those of the least bytes at the bandwidth of
-    memory or of the operations at the peak of the units that do them, whichever is more; None
-    where no model says.
+    memory or of the operations at the peak of the units that do them, whichever is more.
     """
 
     name: str
@@ -150,7 +149,7 @@ class Sheet:
     launches: tuple[Launch, ...]
     traffic: Traffic
     flops: int
-    seconds: float | None
+    seconds: float
     bound: float
 
     @property
@@ -159,39 +158,38 @@ class Sheet:
         return self.flops / (self.traffic.read + self.traffic.written)
 
     @property
-    def fraction(self) -> float | None:
+    def fraction(self) -> float:
         """The part of the bound that the model expects."""
-        return None if self.seconds is None else self.bound / self.seconds
+        return self.bound / self.seconds
 
 
 # --- from the work to its sheet ---------------------------------------------------------------
 
 
-def sheet_of(work: Work, architecture: Architecture, hopper: bool, compiles: bool) -> Sheet:
+def sheet_of(work: Work, architecture: Architecture, compiles: bool) -> Sheet:
     """The sheet of the plan that the model prefers of those by our own kernels.
 
-    ``hopper`` is the setting of that name; ``compiles``: whether there is a compiler.
+    ``compiles``: whether there is a compiler.
     """
     plan = make_plan(work.operation, PlanPreference(algo=Algo.GETT), architecture)
     (step,) = plan.steps
-    calls = [
-        call for call in lower(plan, step, architecture, hopper) if isinstance(call, KernelCall)
-    ]
+    calls = [call for call in lower(plan, step, architecture) if isinstance(call, KernelCall)]
     launches = tuple(launch_of(call, architecture, compiles) for call in calls)
     flops, least = step_flops(step), step_bytes(plan, step)
     if isinstance(step, Gett):
-        tile = tile_of(plan, step, calls[0], architecture)
-        problem = problem_of(step, held_by(plan, step))
+        assert step.share is not None
+        tile = step.share.tile
+        held = held_by(plan, step)
+        problem = (boxed if isinstance(tile, HopperTile) else problem_of)(step, held)
         traffic = tile_traffic(problem, tile, calls[0].scratch, least)
         shape = f"{tile.m}x{tile.n}"
         arithmetic = flops / peak(problem.workload(architecture), architecture)
-        seconds = None if isinstance(tile, HopperTile) else plan.seconds
     else:
         written = plan.slots[plan.output].bytes
         traffic = Traffic(least - written, written, least)
-        shape, arithmetic, seconds = "", 0.0, plan.seconds
+        shape, arithmetic = "", 0.0
     bound = max(arithmetic, least / architecture.dram)
-    return Sheet(work.name, shape, launches, traffic, flops, seconds, bound)
+    return Sheet(work.name, shape, launches, traffic, flops, plan.seconds, bound)
 
 
 def launch_of(call: KernelCall, architecture: Architecture, compiles: bool) -> Launch:
@@ -215,15 +213,6 @@ def resident(usage: Usage, threads: int, shared: int, architecture: Architecture
         REGISTERS // registers,
         architecture.shared // max(usage.shared + shared + reserved, 1),
     )
-
-
-def tile_of(plan: Plan, step: Gett, call: KernelCall, architecture: Architecture) -> AnyTile:
-    """The tile of the launch that multiplies."""
-    for tile in HOPPER_TILES:
-        if call in (hopper_calls(plan, step, architecture, tile) or ()):
-            return tile
-    assert step.share is not None
-    return step.share.tile
 
 
 def tile_traffic(problem: Problem, tile: AnyTile, scratch: int, least: int) -> Traffic:
@@ -254,9 +243,8 @@ def rows_of(sheet: Sheet) -> Iterator[Row]:
     """A row for each launch; what is known of all together stands in the first."""
     traffic = sheet.traffic
     moved = (f"{counted(each)}B" for each in (traffic.read, traffic.written, traffic.least))
-    predicted = "-" if sheet.seconds is None else seconds(sheet.seconds)
-    fraction = "-" if sheet.fraction is None else f"{sheet.fraction:.0%}"
-    work = (*moved, counted(sheet.flops), f"{sheet.intensity:.3g}", predicted, fraction)
+    predicted = seconds(sheet.seconds), f"{sheet.fraction:.0%}"
+    work = (*moved, counted(sheet.flops), f"{sheet.intensity:.3g}", *predicted)
     for at, launch in enumerate(sheet.launches):
         name, tile = ("", "") if at else (sheet.name, sheet.tile)
         yield (name, launch.entry, tile, *_resources(launch), *(("",) * len(work) if at else work))
@@ -290,7 +278,7 @@ def main(arguments: Sequence[str]) -> int:
     sheets, failed = [], {}
     for work in selected(WORKS, attrgetter("name"), names_in(asked.cases)):
         try:
-            sheets.append(sheet_of(work, architecture, asked.hopper, not missing))
+            sheets.append(sheet_of(work, architecture, not missing))
         except NvrtcError as error:
             failed[work.name] = str(error)
     print("\n".join(aligned([HEAD, *(row for sheet in sheets for row in rows_of(sheet))])))
@@ -299,7 +287,6 @@ def main(arguments: Sequence[str]) -> int:
     if asked.json:
         found = {
             "capability": asked.capability,
-            "hopper": asked.hopper,
             "compiler": missing or "nvrtc",
             "failed": failed,
             "sheets": [as_json(sheet) for sheet in sheets],
@@ -323,7 +310,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--capability", type=int, default=90, choices=known, help="10 major + minor"
     )
-    parser.add_argument("--hopper", action="store_true", help="as with CONTRACT_HOPPER=1")
     parser.add_argument("--cases", default="", help="names of work (the first column)")
     parser.add_argument("--json", type=Path, help="write the numbers")
     return parser

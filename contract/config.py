@@ -59,9 +59,8 @@ COMPILE = Variable(
 )
 HOPPER = Variable(
     "CONTRACT_HOPPER",
-    "1: large products on a GPU of 9.0 by TMA and wgmma, where they are no matrix products of "
-    "cuBLAS",
-    "0",
+    "0: no product by TMA and wgmma on a GPU of 9.0; 1: where they are predicted to be fastest",
+    "1",
 )
 TF32_OVERRIDE = Variable("NVIDIA_TF32_OVERRIDE", "0: never TF32 on a GPU, whatever is asked", "1")
 CACHE = Variable(
@@ -141,7 +140,7 @@ class Settings:
     most_threads: int = 0
     kernels: str = "auto"
     compile: str = "background"
-    hopper: bool = False
+    hopper: bool = True
     tf32: bool = True
     cache_directory: Path | None = None
     calibration: str = "1"

@@ -1,7 +1,8 @@
 """One pairwise product -> its candidates on a GPU: steps, each with a predicted cost.
 
-Gett with the tiles that the model finds best, Gemm by cuBLAS where operands are matrices, TTGT,
-TGETT (permutations of what lies badly, then Gett), and element by element where nothing is summed.
+Gett with the tiles that the model finds best, those of TMA and wgmma where they serve; Gemm by
+cuBLAS where operands are matrices, TTGT, TGETT (permutations of what lies badly, then Gett), and
+element by element where nothing is summed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,8 +17,8 @@ from contract.kernels.architectures import LAUNCH, Architecture
 from contract.kernels.arithmetic import uses_tf32
 from contract.kernels.blas import blas_takes
 from contract.kernels.blas_model import blas_compute, blas_seconds
-from contract.kernels.gett_model import best_shares
-from contract.kernels.product import Held, problem_of
+from contract.kernels.hopper_model import best_ways
+from contract.kernels.product import Held
 from contract.matrix_options import Blas, gemms, transposed, ways, why_gemm, why_transposed
 from contract.packing import Orders, Permuted, is_flat_matrix, orders_of, permuted
 from contract.plan import Gemm, Gett, Kind, Loop, step_slots
@@ -92,12 +93,13 @@ def _bytes(problem: ProductProblem, term: Term) -> int:
 
 
 def _gett_options(problem: ProductProblem, gpu: Architecture, most: int) -> Iterator[Option]:
-    """The best tiles, each with its best number of parts."""
+    """The best tiles, each with its best number of parts, the quickest first."""
     step = product_step(Gett, problem, loop_table(problem))
     held = {term.slot: Held(term.dtype, term.alignment) for term in _terms(problem)}
-    work = problem_of(step, held).workload(gpu)
-    for seconds, share in best_shares(work, gpu, most):
-        yield Option(Algo.GETT, seconds, share.reason, (replace(step, share=share),), problem.d)
+    for way in best_ways(step, held, gpu, most):
+        yield Option(
+            Algo.GETT, way.seconds, way.reason, (replace(step, share=way.share),), problem.d
+        )
 
 
 def _permuted_options(
@@ -110,7 +112,7 @@ def _permuted_options(
         copying = _copy_seconds(problem, packing, gpu)
         if found and copying >= min(option.seconds for option in found):
             continue
-        (best,) = _gett_options(packing.inner, gpu, 1)
+        best = next(_gett_options(packing.inner, gpu, 1))
         reason = f"{why_transposed(packing)}, {best.reason}"
         steps = (*packing.before, *best.steps, *packing.after)
         seconds = copying + best.seconds

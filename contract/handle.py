@@ -379,7 +379,7 @@ def _open(cupy: Any, number: int, settings: Settings) -> Executor:
     from contract.run.device import DeviceExecutor  # the host alone loads no kernels
 
     return DeviceExecutor(
-        cupy, number, hopper=settings.hopper, tf32=settings.tf32, check=settings.check
+        cupy, number, wgmma=settings.hopper, tf32=settings.tf32, check=settings.check
     )
 
 

@@ -17,7 +17,7 @@ from contract.descriptors import (
     PlanPreference,
     TensorDescriptor,
 )
-from contract.kernels.gett_tiles import Share
+from contract.kernels.gett_tiles import HopperShare, Share
 from contract.operators import BinaryOperator, Operator
 from contract.text import Row, aligned, count, ratio, seconds
 
@@ -254,7 +254,7 @@ class Gett(Product):
     """
 
     panels: Panels | None = None
-    share: Share | None = None
+    share: Share | HopperShare | None = None
     tiles: Tiles | None = None
 
 

@@ -18,7 +18,9 @@ from contract.compute import accumulator, is_blas_type, real_of
 from contract.descriptors import Contraction, ElementwiseOperation, Operand, TensorDescriptor
 from contract.errors import InvalidValueError
 from contract.kernels.architectures import ARCHITECTURES
-from contract.kernels.gett_tiles import Share, shares, tiles
+from contract.kernels.boxes import boxed, cuts
+from contract.kernels.gett_tiles import HopperShare, Share, shares, tiles
+from contract.kernels.hopper_model import hopper_shares
 from contract.kernels.product import held_by, problem_of
 from contract.layout import is_packed, offset_bounds, overlaps
 from contract.operators import Operator
@@ -407,8 +409,11 @@ def _check_gett(plan: Plan, step: Gett) -> None:
     if step.panels is not None:
         _equal("The share of a Gett with panels", step.share, None)
         _check_panels(plan, step, step.panels)
-    if step.share is not None:
-        _check_share(plan, step, step.share)
+    match step.share:
+        case Share() as share:
+            _check_share(plan, step, share)
+        case HopperShare() as share:
+            _check_hopper_share(plan, step, share)
 
 
 def _check_share(plan: Plan, step: Gett, share: Share) -> None:
@@ -420,6 +425,16 @@ def _check_share(plan: Plan, step: Gett, share: Share) -> None:
             if share in shares(work, share.tile, architecture):
                 return
     raise InvalidValueError(f"A product is shared as the tables of tiles say: it is {share}.")
+
+
+def _check_hopper_share(plan: Plan, step: Gett, share: HopperShare) -> None:
+    """One of a tile whose boxes TMA and wgmma read, on some architecture."""
+    problem = boxed(step, held_by(plan, step))
+    for architecture in ARCHITECTURES:
+        for cut in cuts(problem, architecture):
+            if share in hopper_shares(cut, architecture):
+                return
+    raise InvalidValueError(f"A product is shared as TMA and wgmma allow: it is {share}.")
 
 
 def _check_tiles(plan: Plan, step: Gett, tiles: Tiles) -> None:

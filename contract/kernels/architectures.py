@@ -51,7 +51,7 @@ class Architecture:
     same bits on every card of an architecture. ``shared`` is the shared memory of one
     multiprocessor, ``l2_bytes`` the cache of all (bytes); ``clock`` is in Hz, ``dram`` bytes per
     second, ``l2`` bytes from L2 per clock of one multiprocessor. ``latency`` are clocks from a load
-    to its use.
+    to its use. ``wgmma``: it has TMA and wgmma, and products may use them.
     """
 
     capability: int
@@ -65,6 +65,7 @@ class Architecture:
     latency: int
     rates: Rates
     allows_tf32: bool = True
+    wgmma: bool = False
 
     @property
     def tf32(self) -> bool:
@@ -79,6 +80,10 @@ class Architecture:
     def without_tf32(self) -> "Architecture":
         """The same, every product of float32 formed without tf32."""
         return replace(self, allows_tf32=False)
+
+    def without_wgmma(self) -> "Architecture":
+        """The same, no product formed by TMA and wgmma."""
+        return replace(self, wgmma=False)
 
     def pass_seconds(self, moved: int) -> float:
         """One launch that reads and writes ``moved`` bytes once, in any order."""
@@ -120,6 +125,7 @@ ARCHITECTURES = (
     Architecture(
         *(90, 90, 132, 228 << 10, 1.98e9, 4.8e12, 50 << 20, 47, 800),
         Rates(128, 64, 1024, 2048, 4096, 128, mma=5 / 8),
+        wgmma=True,
     ),
     # B200
     Architecture(

@@ -24,7 +24,7 @@ from contract.kernels.gett_tiles import (
     tiles,
 )
 
-__all__ = ["best_shares", "share"]
+__all__ = ["BLOCK_CLOCKS", "CACHED", "HIDDEN", "best_shares", "share"]
 
 BLOCK_CLOCKS = 2000  # to begin and to end a block
 ACCESSES = 32  # loads or stores of a multiprocessor per clock: it has as many units

@@ -10,6 +10,7 @@ from contract.kernels.architectures import Architecture
 from contract.kernels.configurations import (
     Arithmetic,
     CoreTile,
+    HopperTile,
     TensorTile,
     Tile,
     core_tiles,
@@ -17,9 +18,12 @@ from contract.kernels.configurations import (
 )
 
 __all__ = [
+    "MOST_PARTS",
+    "MOST_SCRATCH",
     "MOST_SIDE",
     "Access",
     "Extents",
+    "HopperShare",
     "Share",
     "Stores",
     "Workload",
@@ -155,6 +159,18 @@ class Share:
         few = f" of the tiles after {self.whole}" if self.whole else ""
         parts = f", k{few} in {self.parts} parts to fill the machine" if self.parts > 1 else ""
         return f"{tile.reason}, {unit}: tiles of {batch}{tile.m} x {tile.n}, k by {tile.k}{parts}"
+
+
+@dataclass(frozen=True, slots=True)
+class HopperShare:
+    """Which tile of TMA and wgmma a block does, and in how many parts the sum over k is made."""
+
+    tile: HopperTile
+    parts: int = 1
+
+    def part_steps(self, steps: int) -> int:
+        """Steps of a part; the last may have fewer."""
+        return ceil(steps / self.parts)
 
 
 def resident(work: Workload, tile: Tile, architecture: Architecture) -> int:

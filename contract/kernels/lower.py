@@ -10,6 +10,7 @@ from contract.kernels.blas import blas_calls
 from contract.kernels.call import DeviceCall, KernelCall
 from contract.kernels.elementwise import elementwise_calls
 from contract.kernels.gett import gett_calls
+from contract.kernels.gett_tiles import HopperShare
 from contract.kernels.hopper import hopper_calls
 from contract.kernels.jit import baked
 from contract.kernels.reduce import reduce_calls
@@ -30,22 +31,15 @@ from contract.plan import (
 __all__ = ["lower"]
 
 
-def lower(
-    plan: Plan, step: Step, architecture: Architecture, hopper: bool = False
-) -> tuple[DeviceCall, ...]:
-    """The launches that do one step, in order; none where there is nothing to write.
-
-    ``hopper``: products may go to the kernel for sm_90a, where it serves them.
-    """
-    calls = _calls(plan, step, architecture, hopper)
+def lower(plan: Plan, step: Step, architecture: Architecture) -> tuple[DeviceCall, ...]:
+    """The launches that do one step, in order; none where there is nothing to write."""
+    calls = _calls(plan, step, architecture)
     if plan.preference.jit_mode is JitMode.NONE:
         return calls
     return tuple(baked(call) if isinstance(call, KernelCall) else call for call in calls)
 
 
-def _calls(
-    plan: Plan, step: Step, architecture: Architecture, hopper: bool
-) -> tuple[DeviceCall, ...]:
+def _calls(plan: Plan, step: Step, architecture: Architecture) -> tuple[DeviceCall, ...]:
     match step:
         case Gemm(compute=ComputeType.INT8X8) if slices_gain(plan, step, architecture):
             return slice_calls(plan, step, architecture)
@@ -55,7 +49,7 @@ def _calls(
         case Gett(compute=ComputeType.INT8X8):
             return slice_calls(plan, step, architecture)
         case Gett():
-            return _product(plan, step, architecture, hopper)
+            return _product(plan, step, architecture)
         case Permute() | Elementwise():
             return elementwise_calls(plan, step, architecture)
         case Reduce():
@@ -63,11 +57,11 @@ def _calls(
     assert_never(step)
 
 
-def _product(
-    plan: Plan, step: Gett, architecture: Architecture, hopper: bool
-) -> tuple[KernelCall, ...]:
-    found = hopper_calls(plan, step, architecture) if hopper else None
-    return gett_calls(plan, step, architecture, step.share) if found is None else found
+def _product(plan: Plan, step: Gett, architecture: Architecture) -> tuple[KernelCall, ...]:
+    share = step.share
+    if isinstance(share, HopperShare):
+        return hopper_calls(plan, step, architecture, share)
+    return gett_calls(plan, step, architecture, share)
 
 
 def _addend_in_place(plan: Plan, step: Gemm, architecture: Architecture) -> list[KernelCall]:

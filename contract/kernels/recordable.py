@@ -4,8 +4,8 @@ from dataclasses import fields, replace
 
 from contract.descriptors import Algo
 from contract.kernels.architectures import Architecture
-from contract.kernels.gett_model import best_shares
-from contract.kernels.product import held_by, problem_of
+from contract.kernels.hopper_model import best_ways
+from contract.kernels.product import held_by
 from contract.plan import Candidate, Decision, Gemm, Gett, Plan, Product, Step, step_bytes
 
 __all__ = ["recordable"]
@@ -29,10 +29,9 @@ def recordable(plan: Plan, gpu: Architecture) -> Plan:
 
 def _as_gett(plan: Plan, step: Gemm, gpu: Architecture) -> tuple[Gett, float]:
     """The same product in tiles, and its predicted seconds."""
-    work = problem_of(step, held_by(plan, step)).workload(gpu)
-    ((seconds, share),) = best_shares(work, gpu, 1)
+    best, *_ = best_ways(step, held_by(plan, step), gpu, 1)
     product = {each.name: getattr(step, each.name) for each in fields(Product)}
-    return Gett(**product, share=share), seconds
+    return Gett(**product, share=best.share), best.seconds
 
 
 def _decided_again(

@@ -67,13 +67,15 @@ __device__ inline void wait_for_products() {
 // sum (64 x 2 COUNT) += A (64 x 32 bytes) B, both in shared memory; transposed: not along k.
 template <class T, bool TRANSPOSED_A, bool TRANSPOSED_B, int COUNT>
 __device__ inline void multiply_tiles(float (&sum)[COUNT], unsigned long long a, unsigned long long b) {
-  static_assert(COUNT == 32 || COUNT == 64);
+  static_assert(COUNT == 32 || COUNT == 64 || COUNT == 128);
 #define CONTRACT_4(i) "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3])
 #define CONTRACT_16(i) CONTRACT_4(i), CONTRACT_4(i + 4), CONTRACT_4(i + 8), CONTRACT_4(i + 12)
 #define CONTRACT_32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define CONTRACT_64 CONTRACT_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define CONTRACT_128 CONTRACT_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define CONTRACT_SUMS_64 CONTRACT_16(0), CONTRACT_16(16)
 #define CONTRACT_SUMS_128 CONTRACT_SUMS_64, CONTRACT_16(32), CONTRACT_16(48)
+#define CONTRACT_SUMS_256 CONTRACT_SUMS_128, CONTRACT_16(64), CONTRACT_16(80), CONTRACT_16(96), CONTRACT_16(112)
 #define CONTRACT_HALVES(N, TYPE, NAMES, A, B, TA, TB)                                                     \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NAMES "}, " A ", " B   \
                ", 1, 1, 1, " TA ", " TB ";"                                                               \
@@ -87,21 +89,26 @@ __device__ inline void multiply_tiles(float (&sum)[COUNT], unsigned long long a,
   if constexpr (is_same<T, float>) {
     static_assert(!TRANSPOSED_A && !TRANSPOSED_B);
     if constexpr (COUNT == 32) CONTRACT_FLOATS(64, CONTRACT_32, "%32", "%33");
-    else CONTRACT_FLOATS(128, CONTRACT_64, "%64", "%65");
+    else if constexpr (COUNT == 64) CONTRACT_FLOATS(128, CONTRACT_64, "%64", "%65");
+    else CONTRACT_FLOATS(256, CONTRACT_128, "%128", "%129");
   } else if constexpr (is_same<T, Half>) {
     if constexpr (COUNT == 32) CONTRACT_HALVES(64, "f16", CONTRACT_32, "%32", "%33", "%34", "%35");
-    else CONTRACT_HALVES(128, "f16", CONTRACT_64, "%64", "%65", "%66", "%67");
+    else if constexpr (COUNT == 64) CONTRACT_HALVES(128, "f16", CONTRACT_64, "%64", "%65", "%66", "%67");
+    else CONTRACT_HALVES(256, "f16", CONTRACT_128, "%128", "%129", "%130", "%131");
   } else {
     static_assert(is_same<T, BFloat16>);
     if constexpr (COUNT == 32) CONTRACT_HALVES(64, "bf16", CONTRACT_32, "%32", "%33", "%34", "%35");
-    else CONTRACT_HALVES(128, "bf16", CONTRACT_64, "%64", "%65", "%66", "%67");
+    else if constexpr (COUNT == 64) CONTRACT_HALVES(128, "bf16", CONTRACT_64, "%64", "%65", "%66", "%67");
+    else CONTRACT_HALVES(256, "bf16", CONTRACT_128, "%128", "%129", "%130", "%131");
   }
 #undef CONTRACT_4
 #undef CONTRACT_16
 #undef CONTRACT_32
 #undef CONTRACT_64
+#undef CONTRACT_128
 #undef CONTRACT_SUMS_64
 #undef CONTRACT_SUMS_128
+#undef CONTRACT_SUMS_256
 #undef CONTRACT_HALVES
 #undef CONTRACT_FLOATS
 }

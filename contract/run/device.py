@@ -32,7 +32,7 @@ from contract.kernels.lower import lower
 from contract.kernels.recordable import recordable
 from contract.layout import offset_bounds, packed_strides, span
 from contract.logging import LOGGER, Level, Ranges
-from contract.plan import Plan, Scalar, Step
+from contract.plan import Gett, Plan, Scalar, Step
 from contract.run.arrays import Array
 from contract.run.checking import check_plan
 from contract.run.compiled_code import Kernel
@@ -162,7 +162,7 @@ class EventPair:
 class DeviceExecutor:
     """Prepares plans for one GPU; owns its kernels and cuBLAS handles. Safe for many threads.
 
-    ``hopper``: large products may be done by the kernel for sm_90a. ``tf32``: products may be
+    ``wgmma``: products may be formed by TMA and wgmma where there are. ``tf32``: they may be
     formed in tf32 where their compute type allows it.
     """
 
@@ -173,7 +173,7 @@ class DeviceExecutor:
         cupy: Any,
         device: int,
         *,
-        hopper: bool = False,
+        wgmma: bool = True,
         tf32: bool = True,
         check: bool = False,
     ) -> None:
@@ -181,10 +181,11 @@ class DeviceExecutor:
         self.arrays = DeviceArrays(cupy, device)
         capability = int(cupy.cuda.Device(device).compute_capability)
         known = architecture_of(capability)
-        self.machine = self.architecture = known if tf32 else known.without_tf32()
+        known = known if tf32 else known.without_tf32()
+        self.machine = self.architecture = known if wgmma else known.without_wgmma()
         self._cupy = cupy
-        self._hopper = hopper
-        self._tf32 = tf32
+        self._forbidden = "" if tf32 else " without TF32"
+        self._forbidden += "" if wgmma else " without wgmma"
         self._check = check
         self._lock = threading.Lock()
         self._kernels: dict[str, Any] = {}  # by source, which has one entry
@@ -196,8 +197,7 @@ class DeviceExecutor:
     def identity(self) -> Identity:
         """The card; what plans may hold for it, and how many multiprocessors share the work."""
         card = self._cupy.cuda.runtime.getDeviceProperties(self.device)
-        capability = f"{card['major']}.{card['minor']}"
-        capability += "" if self._tf32 else " without TF32"
+        capability = f"{card['major']}.{card['minor']}{self._forbidden}"
         return Identity(card["name"].decode(), capability, card["multiProcessorCount"])
 
     def missing(self, loaded: Loaded) -> frozenset[Kernel]:
@@ -276,12 +276,13 @@ class DeviceExecutor:
         return [call for step in plan.steps for call in self._lower(plan, step)]
 
     def _lower(self, plan: Plan, step: Step) -> tuple[DeviceCall, ...]:
-        calls = lower(plan, step, self.architecture, self._hopper)
+        calls = lower(plan, step, self.architecture)
         refusal = self._refusal(calls)
         if not refusal:
             return calls
+        assert isinstance(step, Gett)
         LOGGER.log(Level.HINT, f"no TMA, mma.sync instead: {refusal}")
-        return lower(plan, step, self.architecture)
+        return lower(plan, replace(step, share=None), self.architecture)
 
     def _refusal(self, calls: Sequence[DeviceCall]) -> str:
         """Why the driver refuses a tensor map of the calls; empty where it does not."""

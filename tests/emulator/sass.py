@@ -30,7 +30,12 @@ _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]
 
 def instructions(cubin: bytes) -> set[str]:
     """The opcodes of a module, modifiers left out."""
-    return {opcode for opcode, _ in _parsed(cubin)[0]}
+    return {opcode for opcode, _ in listed(cubin)}
+
+
+def listed(cubin: bytes) -> list[tuple[str, str]]:
+    """The opcodes of a module in order, each with what follows it."""
+    return _parsed(cubin)[0]
 
 
 def main_loop(cubin: bytes, unit: str, seldom: str) -> list[str]:

@@ -26,7 +26,7 @@ from contract.kernels.configurations import (
 )
 from contract.kernels.elementwise import elementwise_calls
 from contract.kernels.gett import gett_calls
-from contract.kernels.gett_tiles import Share
+from contract.kernels.gett_tiles import HopperShare, Share
 from contract.kernels.hopper import hopper_calls
 from contract.kernels.reduce import reduce_calls
 from contract.kernels.slices import slice_calls
@@ -39,6 +39,7 @@ from .sass import (
     DisassemblerMissing,
     disassembler,
     instructions,
+    listed,
     loops,
     main_loop,
     wide_stores,
@@ -387,13 +388,13 @@ LEFT_FOR_EACH = 1 << 10  # bytes of shared memory that a resident block takes be
 SHARED_OUT = 168  # registers that setmaxnreg shares out anew: 3 x 168 = 40 + 2 x 232
 
 
-def hopper_product(tile: HopperTile, dtype: str, modes: str) -> KernelCall:
+def hopper_product(tile: HopperTile, dtype: str, modes: str, parts: int = 1) -> KernelCall:
     """The product of A and B whose modes are given, "mk,kn"."""
     a, b = (ct.Operand(tensor(dtype, 4096, 4096), each) for each in modes.split(","))
     compute = ct.ComputeType.TF32 if dtype == "float32" else None
     operation = ct.Contraction((a, b), ct.Operand(tensor(dtype, 4096, 4096), "mn"), compute=compute)
     plan = make_plan(operation, ct.PlanPreference(algo=ct.Algo.GETT), architecture_of(90))
-    (call,) = hopper_calls(plan, plan.steps[0], architecture_of(90), tile) or ()
+    call, *_ = hopper_calls(plan, plan.steps[0], architecture_of(90), HopperShare(tile, parts))
     return call
 
 
@@ -401,9 +402,12 @@ def hopper_product(tile: HopperTile, dtype: str, modes: str) -> KernelCall:
 @pytest.mark.parametrize(
     ("dtype", "modes"), [("float16", "km,kn"), ("bfloat16", "mk,nk"), ("float32", "km,kn")]
 )
-def test_hopper_machine_code(device: Device, tile: HopperTile, dtype: str, modes: str) -> None:
+@pytest.mark.parametrize("parts", [1, 4])
+def test_hopper_machine_code(
+    device: Device, tile: HopperTile, dtype: str, modes: str, parts: int
+) -> None:
     """No spills, and products that ptxas does not put one after the other."""
-    call = hopper_product(tile, dtype, modes)
+    call = hopper_product(tile, dtype, modes, parts)
     compiled = nvrtc.compile_cubin(call.source, "sm_90a", FLAGS)
     report = compiled.log
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in report
@@ -417,6 +421,25 @@ def test_hopper_machine_code(device: Device, tile: HopperTile, dtype: str, modes
     assert (shared + LEFT_FOR_EACH) * tile.resident <= architecture_of(90).shared
     for instruction in ("wgmma.mma_async.sync.aligned.m64n", "cp.async.bulk.tensor.5d"):
         assert instruction in compiled.text
+
+
+# Instructions for 16 bytes of D: 8 numbers of 16 bits are scaled, 4 pairs packed, 4 sent to another
+# lane and 12 chosen; 4 of float32 are scaled, 4 sent and 8 chosen.
+FOR_TURNED = {"float16": 44, "float32": 28}
+
+
+@pytest.mark.usefixtures("reads_machine_code")
+@pytest.mark.parametrize("dtype", FOR_TURNED)
+@pytest.mark.parametrize("tile", HOPPER_TILES, ids=lambda tile: tile.reason)
+def test_hopper_writes_16_bytes_at_once(device: Device, tile: HopperTile, dtype: str) -> None:
+    """No narrower store, and few instructions for each."""
+    call = hopper_product(tile, dtype, "km,kn")
+    found = listed(nvrtc.compile_cubin(call.source, "sm_90a", FLAGS).code)
+    stores = [at for at, (opcode, _) in enumerate(found) if opcode == "STG"]
+    assert {found[at][1].split()[0] for at in stores} == {".E.128"}
+    size = 4 if dtype == "float32" else 2
+    assert len(stores) == tile.m * tile.n * size // 16 // tile.multipliers
+    assert (stores[-1] - stores[0]) / (len(stores) - 1) <= FOR_TURNED[dtype]
 
 
 def test_sources_are_the_same_for_other_extents() -> None:

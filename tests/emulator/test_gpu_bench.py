@@ -14,7 +14,7 @@ import pytest
 
 import contract
 from bench import __main__ as command
-from bench import candidates, cutensor, gpu, gpu_peers, small_calls
+from bench import candidates, cutensor, gpu, gpu_peers, report, small_calls
 from bench.device import Ceilings, Sizes
 from bench.library import Library
 from bench.measure import calls_for
@@ -114,6 +114,24 @@ def test_candidates_are_ranks_of_the_device(
     assert len(set(reasons)) == 2
     assert "tf32 tensor cores: tiles of" in reasons[0]
     assert 1e-2 < row["error"]["contract"] < 1
+
+
+@pytest.mark.usefixtures("tiny", "cupy")
+def test_candidates_by_wgmma_are_in_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each with its time and what was predicted."""
+    target = tmp_path / "out.json"
+    assert run("candidates", "12", target, "--dtype", "bfloat16") == 0
+    (row,) = json.loads(target.read_text(), parse_constant=pytest.fail)["rows"]
+    assert row["failed"] == {}
+    printed = capsys.readouterr().out
+    for name, each in row["predictions"].items():
+        if "wgmma" in each["reason"]:
+            times = row["seconds"][name], each["seconds"]
+            measured, predicted = (report.seconds_text(x) for x in times)
+            assert f"{name}: {measured} of {predicted}, GETT {each['reason']}" in printed
+    assert printed.count("TMA and wgmma") >= 3
 
 
 # All that CuPy 14 has.

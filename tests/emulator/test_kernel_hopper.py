@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from types import ModuleType
 from typing import Any
 
@@ -11,17 +12,21 @@ import pytest
 import contract as ct
 from contract.compute import ComputeType
 from contract.handle import Handle
-from contract.kernels import hopper
-from contract.kernels.architectures import architecture_of
+from contract.kernels.architectures import ARCHITECTURES, Architecture, architecture_of
+from contract.kernels.boxes import boxed, cuts
 from contract.kernels.call import KernelCall, MapType, Memory, Pointer, TensorMap
 from contract.kernels.configurations import HOPPER_TILES, HopperTile
+from contract.kernels.gett_tiles import HopperShare
 from contract.kernels.hopper import hopper_calls
+from contract.kernels.hopper_model import group
 from contract.kernels.jit import baked
-from contract.kernels.lower import lower
+from contract.kernels.product import held_by
 from contract.logging import LOGGER
 from contract.operators import Operator
+from contract.plan import Gett
 from contract.run import device as device_executor
 from contract.run.driver_library import driver_library
+from contract.run.executor import Loaded
 from contract.run.kernel_modules import load_kernel
 from contract.run.tensor_maps import encoded
 
@@ -32,7 +37,7 @@ from .products import Case, Data, Layout, case, check, modes
 
 Rng = np.random.Generator
 HOPPER = architecture_of(90)
-LARGE, MEDIUM, SMALL = HOPPER_TILES
+LARGE, MEDIUM, NARROW, SMALL = HOPPER_TILES
 RANDOM = Options(Schedule.RANDOM, seed=5)
 NONE = (1, 0, 0)
 BOTH = (2.5, -0.5, 0)
@@ -49,8 +54,14 @@ def laid(made: Case, **orders: Sequence[int]) -> Case:
     return replace(made, layouts={name: Layout(tuple(order)) for name, order in orders.items()})
 
 
-def lowered(made: Case, tile: HopperTile | None = SMALL) -> tuple[KernelCall, ...] | None:
-    return hopper_calls(made.plan(), made.step(), HOPPER, tile)
+def lowered(
+    made: Case, tile: HopperTile = SMALL, parts: int = 1, gpu: Architecture = HOPPER
+) -> tuple[KernelCall, ...] | None:
+    """The launches; None where the kernel does not serve the product."""
+    plan, step = made.plan(), made.step()
+    if all(each.tile != tile for each in cuts(boxed(step, held_by(plan, step)), gpu)):
+        return None
+    return hopper_calls(plan, step, gpu, HopperShare(tile, parts))
 
 
 def run(
@@ -61,13 +72,14 @@ def run(
     tile: HopperTile = SMALL,
     options: Options = RANDOM,
     blocks: int = 3,
+    parts: int = 1,
 ) -> str:
     """Launch on few blocks, so that they go on from tile to tile, and check; the stub."""
-    (call,) = lowered(made, tile) or ()
-    call = replace(call, grid=(min(blocks, call.grid[0]), 1, 1))
+    first, *rest = lowered(made, tile, parts) or ()
+    first = replace(first, grid=(min(blocks, first.grid[0]), 1, 1))
     data = Data(made, rng)
-    check(data, data.run(device, [call], scalars, options), scalars)
-    return call.stub
+    check(data, data.run(device, [first, *rest], scalars, options), scalars)
+    return first.stub
 
 
 # --- tiles and steps ----------------------------------------------------------------------------
@@ -86,8 +98,8 @@ def test_every_schedule(device: Device, rng: Rng, options: Options) -> None:
     run(device, rng, halves(m=(130,), n=(100,), k=(STEPS,)), options=options, blocks=1)
 
 
-@pytest.mark.parametrize("tile", [LARGE, MEDIUM], ids=lambda tile: tile.reason)
-def test_two_warpgroups_multiply(device: Device, rng: Rng, tile: HopperTile) -> None:
+@pytest.mark.parametrize("tile", [LARGE, MEDIUM, NARROW], ids=lambda tile: tile.reason)
+def test_tiles_that_are_larger(device: Device, rng: Rng, tile: HopperTile) -> None:
     made = halves(m=(tile.m + 70,), n=(tile.n + 40,), k=(64 * tile.stages + 72,))
     run(device, rng, made, tile=tile, blocks=2)
 
@@ -103,12 +115,13 @@ DIRECTIONS = [
 ]
 
 
+@pytest.mark.parametrize("tile", HOPPER_TILES, ids=lambda tile: tile.reason)
 @pytest.mark.parametrize(("dtype", "a", "b"), DIRECTIONS, ids=str)
 def test_both_directions_of_both_factors(
-    device: Device, rng: Rng, dtype: str, a: Sequence[int], b: Sequence[int]
+    device: Device, rng: Rng, dtype: str, a: Sequence[int], b: Sequence[int], tile: HopperTile
 ) -> None:
     made = case(modes(m=(104,), n=(72,), k=(136,)), types=dict.fromkeys("abdc", dtype))
-    stub = run(device, rng, laid(made, a=a, b=b, d=(0, 1), c=(1, 0)))
+    stub = run(device, rng, laid(made, a=a, b=b, d=(0, 1), c=(1, 0)), tile=tile)
     assert stub.count("Along::TILE") == (a[0] == 0) + (b[0] == 1)
 
 
@@ -142,14 +155,15 @@ BOXES = {
 }
 
 
+@pytest.mark.parametrize("tile", [SMALL, LARGE], ids=lambda tile: tile.reason)
 @pytest.mark.parametrize("name", BOXES)
-def test_boxes_of_several_modes(device: Device, rng: Rng, name: str) -> None:
+def test_boxes_of_several_modes(device: Device, rng: Rng, name: str, tile: HopperTile) -> None:
     extents, orders, expected = BOXES[name]
     loops = modes(**extents)
     layouts = {each: Layout(order) for each, order in zip("abdc", orders, strict=True)}
     made = replace(case(loops, types=HALF), layouts=layouts)
-    stub = run(device, rng, made)
-    for part in expected:
+    stub = run(device, rng, made, tile=tile)
+    for part in expected if tile == SMALL else ():
         assert part in stub
 
 
@@ -171,11 +185,12 @@ def rounded_to_tf32(x: Any) -> Any:
     return np.rint(x.astype("f8") * scale) / scale
 
 
-def test_float32_is_rounded_to_tf32(device: Device, rng: Rng) -> None:
+@pytest.mark.parametrize("tile", HOPPER_TILES, ids=lambda tile: tile.reason)
+def test_float32_is_rounded_to_tf32(device: Device, rng: Rng, tile: HopperTile) -> None:
     """To nearest: no further from the product of rounded numbers than float32 sums are."""
     loops = modes(m=(100,), n=(72,), k=(200,))
     made = case(loops, tensors="abd", first=(2, 0), compute=ComputeType.TF32)
-    (call,) = lowered(made) or ()
+    (call,) = lowered(made, tile) or ()
     data = Data(made, rng)
     memory = data.run(device, [call], NONE, RANDOM)
     check(data, memory, NONE)
@@ -269,21 +284,131 @@ def test_six_modes_are_one_too_many() -> None:
 
 
 def test_only_hopper_has_wgmma() -> None:
-    for capability in (80, 89, 100, 120):
-        architecture = architecture_of(capability)
-        assert hopper_calls(PLAIN.plan(), PLAIN.step(), architecture, SMALL) is None
+    for architecture in ARCHITECTURES:
+        assert (lowered(PLAIN, gpu=architecture) is not None) is (architecture.capability == 90)
+    assert lowered(PLAIN, gpu=HOPPER.without_wgmma()) is None
 
 
-def test_small_products_and_boxes_half_empty_gain_nothing() -> None:
-    (call,) = lowered(halves(m=(4096,), n=(4096,), k=(4096,)), None) or ()
-    assert "large: tiles of 128 x 256" in call.reason
-    assert call.grid == (HOPPER.multiprocessors, 1, 1)
-    for few in ({"m": (256,)}, {"k": (256,)}):
-        assert lowered(halves(**({"m": (4096,), "n": (512,), "k": (4096,)} | few)), None) is None
-    for k, gains in ((16, True), (8, False)):  # no box has less than 16 along it
-        loops = modes(m=(4096,), n=(4096,), k=(k, 70))
-        orders = {"a": (2, 0, 3), "b": (2, 3, 1), "d": (0, 1), "c": (0, 1)}
-        assert (lowered(laid(case(loops, types=HALF), **orders), None) is not None) is gains
+# --- parts of k, and the order of tiles -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("m", "n", "k", "parts"), [(65, 130, STEPS, 2), (40, 72, 64 * 23 + 8, 5)])
+def test_parts_of_k_are_added(device: Device, rng: Rng, m: int, n: int, k: int, parts: int) -> None:
+    """The last part has fewer steps than the others, and the last step less of k."""
+    made = halves(m=(m,), n=(n,), k=(k,))
+    run(device, rng, made, parts=parts)
+    run(device, rng, replace(made, types=HALF | {"d": "float32"}), NONE, parts=parts)
+
+
+def test_parts_of_several_tiles_of_a_batch(device: Device, rng: Rng) -> None:
+    """By two warpgroups, D element by element, C turned."""
+    made = case(modes(l=(2,), m=(136,), n=(130,), k=(64, 9)), types=HALF)
+    made = laid(made, a=(3, 4, 1, 0), b=(3, 4, 2, 0), d=(0, 1, 2), c=(2, 0, 1))
+    stub = run(device, rng, made, tile=MEDIUM, parts=3)
+    assert stub.rstrip().split("\n")[-4].endswith(", 1>;")
+
+
+def test_parts_are_added_in_order(device: Device, rng: Rng) -> None:
+    """The same bits whatever block comes first."""
+    made = halves(m=(70,), n=(72,), k=(64 * 20,), tensors="abd")
+    data, calls = Data(made, rng), lowered(made, parts=4)
+    assert calls is not None
+    found = {
+        data.run(device, calls, NONE, Options(Schedule.RANDOM, seed=seed)).tobytes()
+        for seed in range(3)
+    }
+    assert len(found) == 1
+
+
+def test_parts_of_nothing_are_not_read(device: Device, rng: Rng) -> None:
+    """Where alpha is 0 D is beta C, whatever A and B are."""
+    data = Data(halves(m=(70,), n=(72,), k=(64 * 20,)), rng)
+    for name in "ab":
+        data.flat[name][...] = np.nan
+    wanted = Data(data.case, rng)
+    wanted.flat["d"], wanted.view["c"] = data.flat["d"], data.view["c"]
+    for name in "ab":
+        wanted.held[name][...] = 0
+    calls = lowered(data.case, parts=4) or ()
+    check(wanted, data.run(device, calls, (0, 2, 0), RANDOM), (0, 2, 0))
+
+
+@pytest.mark.parametrize("tiles", [(5, 3), (3, 5), (1, 7), (8, 8)], ids=str)
+def test_every_tile_is_done_in_groups(device: Device, rng: Rng, tiles: tuple[int, int]) -> None:
+    """Eight blocks at once: groups of two or three tiles along m, the last with fewer."""
+    few = replace(HOPPER, multiprocessors=4)
+    m, n = (64 * count - 20 for count in tiles)
+    made = case(modes(l=(2,), m=(m,), n=(n,), k=(8,)), types=HALF, first=(3, 0))
+    (call,) = lowered(made, gpu=few) or ()
+    assert call.grid == (8, 1, 1)
+    data = Data(made, rng)
+    check(data, data.run(device, [call], BOTH, RANDOM), BOTH)
+
+
+def test_blocks_beside_each_other_share_what_they_read() -> None:
+    """Of 57 x 29 tiles 132 are done at once: as 15 x 9 they read least."""
+    made = halves(m=(7248,), n=(7240,), k=(7248,))
+    plan, step = made.plan(), made.step()
+    (large, *_) = cuts(boxed(step, held_by(plan, step)), HOPPER)
+    assert large.tile == LARGE
+    assert group(large, HOPPER) == 15
+    assert group(large, replace(HOPPER, multiprocessors=1)) == 1
+
+
+# --- how D is written -----------------------------------------------------------------------------
+
+# The type of D, its extents, and the elements that a thread writes at once.
+WIDTHS = [
+    ("float16", (96,), 8),
+    ("float16", (100,), 4),
+    ("bfloat16", (98,), 2),
+    ("float16", (97,), 1),
+    ("float16", (4, 24), 4),
+    ("float32", (96,), 4),
+    ("float32", (98,), 2),
+    ("float32", (97,), 1),
+]
+
+
+@pytest.mark.parametrize(("dtype", "extents", "width"), WIDTHS, ids=str)
+def test_runs_of_d_are_written_at_once(
+    device: Device, rng: Rng, dtype: str, extents: tuple[int, ...], width: int
+) -> None:
+    """16 bytes where they lie side by side; pairs of four lanes are turned for them."""
+    kind = "float16" if dtype == "float32" else dtype
+    loops = modes(m=(100,), n=extents, k=(72,))
+    types = {"a": kind, "b": kind, "d": dtype, "c": dtype}
+    columns = range(1, 1 + len(extents))
+    k = 1 + len(extents)
+    made = laid(
+        case(loops, types=types), a=(k, 0), b=(k, *columns), d=(*columns, 0), c=(*columns, 0)
+    )
+    if len(extents) > 1:  # the second loop of n does not go on where the first one ends
+        made = replace(made, layouts=made.layouts | {"d": Layout((*columns, 0), gap=8)})
+    for tile in (SMALL, NARROW, LARGE):
+        assert f", {width}>;" in run(device, rng, made, tile=tile)
+    assert f", {width}>;" in run(device, rng, made, parts=1, scalars=NONE)
+
+
+def test_c_may_be_d(device: Device, rng: Rng) -> None:
+    """Other lanes write an element than read it, never before."""
+    made = halves(m=(100,), n=(96,), k=(72,))
+    for parts in (1, 2):
+        long = replace(made, modes=modes(m=(100,), n=(96,), k=(72 if parts == 1 else 64 * 16,)))
+        calls = [in_place(call) for call in lowered(long, parts=parts) or ()]
+        data = Data(long, rng)
+        data.view["c"] = data.view["d"]
+        check(data, data.run(device, calls, BOTH, RANDOM), BOTH)
+
+
+def in_place(call: KernelCall) -> KernelCall:
+    """The launch with D where C is read."""
+    at_d, at_c = Pointer(Memory.SLOT, 2), Pointer(Memory.SLOT, 3)
+    pointers = tuple(
+        (offset, at_d if pointer == at_c else pointer)
+        for offset, pointer in call.arguments.pointers
+    )
+    return replace(call, arguments=replace(call.arguments, pointers=pointers))
 
 
 # --- the executor ---------------------------------------------------------------------------------
@@ -291,9 +416,8 @@ def test_small_products_and_boxes_half_empty_gain_nothing() -> None:
 
 @pytest.fixture
 def handle(device: Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ModuleType, Handle]]:
-    """A handle of an emulated GPU where the kernel is asked for, and all products gain."""
-    monkeypatch.setenv("CONTRACT_HOPPER", "1")
-    monkeypatch.setattr(hopper, "_gains", lambda *_: True)
+    """A handle of an emulated GPU that checks its plans."""
+    monkeypatch.setenv("CONTRACT_CHECK", "1")
     with installed(memory=64 << 20) as cupy:
         yield cupy, Handle(device=0)
 
@@ -301,6 +425,15 @@ def handle(device: Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Mo
 def operand(x: Any, modes: str) -> ct.Operand:
     strides = tuple(stride // x.itemsize for stride in x.strides)
     return ct.Operand(ct.TensorDescriptor(x.shape, strides, x.dtype.name, 128), modes)
+
+
+def planned(own: Handle, wanted: ct.Contraction, word: str = "TMA and wgmma") -> Loaded:
+    """The first plan, by rank, for whose reason ``word`` stands."""
+    for rank in count():
+        plan = own.plan(wanted, ct.PlanPreference(algo=ct.Algo.GETT, kernel_rank=rank))
+        if word in plan.plan.considered[0].chosen.reason:
+            return plan
+    raise AssertionError
 
 
 def test_the_executor_fills_in_maps_for_every_address(
@@ -319,10 +452,8 @@ def test_the_executor_fills_in_maps_for_every_address(
     uploaded = [tuple(cupy.asarray(x.astype("f2")) for x in pair) for pair in pairs]
     out = cupy.ndarray((80, 96), "f2")
     inputs = operand(uploaded[0][0], "mk"), operand(uploaded[0][1], "nk")
-    plan = own.plan(
-        ct.Contraction(inputs, operand(out, "mn")), ct.PlanPreference(algo=ct.Algo.GETT)
-    )
-    assert "TMA and wgmma" in plan.reasons[0]
+    plan = planned(own, ct.Contraction(inputs, operand(out, "mn")))
+    assert plan.reasons == (plan.plan.considered[0].chosen.reason,)
     for at in (0, 1, 0, 1):
         own.contract(plan, 1.0, *uploaded[at], 0, None, out)
         a, b = (x.astype("f2").astype("f4") for x in pairs[at])
@@ -343,7 +474,7 @@ def test_a_map_the_driver_refuses_leaves_the_product_to_others(
     x, y = (cupy.asarray(rng.random((96, 72)).astype("f2")) for _ in range(2))
     out = cupy.ndarray((96, 96), "f2")
     wanted = ct.Contraction((operand(x, "mk"), operand(y, "nk")), operand(out, "mn"))
-    plan = own.plan(wanted, ct.PlanPreference(algo=ct.Algo.GETT))
+    plan = planned(own, wanted)
     assert "float16 tensor cores" in plan.reasons[0]
     assert any("no TMA, mma.sync instead: The CUDA driver refuses (error 1)" in x for x in lines)
     own.contract(plan, 1.0, x, y, 0, None, out)
@@ -351,13 +482,39 @@ def test_a_map_the_driver_refuses_leaves_the_product_to_others(
     np.testing.assert_allclose(out.get(), expected, rtol=2e-3)
 
 
-def test_it_is_used_where_it_is_asked_for_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hopper, "_gains", lambda *_: True)
-    plan: Any = PLAIN.plan()
-    plan.preference = ct.PlanPreference()
-    for asked, entry in (({}, "multiply"), ({"hopper": True}, "hopper")):
-        (call,) = lower(plan, PLAIN.step(), HOPPER, **asked)
-        assert call.entry == entry
+def test_parts_run_in_the_workspace(handle: tuple[ModuleType, Handle], rng: Rng) -> None:
+    """Few tiles and a long k: the plan has parts, with their own workspace."""
+    cupy, own = handle
+    pair = [rng.random((64, 4096), "f4").astype("f2") for _ in range(2)]
+    x, y = map(cupy.asarray, pair)
+    out = cupy.ndarray((64, 64), "f2")
+    wanted = ct.Contraction((operand(x, "mk"), operand(y, "nk")), operand(out, "mn"))
+    plan = planned(own, wanted)
+    (step,) = plan.plan.steps
+    assert isinstance(step, Gett)
+    assert isinstance(step.share, HopperShare)
+    assert step.share.parts > 1
+    assert plan.required_workspace >= 4 * 64 * 64 * step.share.parts
+    own.contract(plan, 1.0, x, y, 0, None, out)
+    expected = pair[0].astype("f4") @ pair[1].astype("f4").T
+    np.testing.assert_allclose(out.get(), expected, rtol=2e-3)
+
+
+def test_it_may_be_forbidden(
+    handle: tuple[ModuleType, Handle], rng: Rng, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then no candidate has it, and plans are kept apart."""
+    cupy, allowed = handle
+    monkeypatch.setenv("CONTRACT_HOPPER", "0")
+    forbidden = Handle(device=0)
+    x, y = (cupy.asarray(rng.random((512, 512)).astype("f2")) for _ in range(2))
+    out = cupy.ndarray((512, 512), "f2")
+    wanted = ct.Contraction((operand(x, "mk"), operand(y, "nk")), operand(out, "mn"))
+    for own, there in ((allowed, True), (forbidden, False)):
+        reasons = [each.reason for each in own.plan(wanted).plan.considered[0].candidates]
+        assert any("TMA and wgmma" in reason for reason in reasons) is there
+    first, second = (own.executor.identity for own in (allowed, forbidden))
+    assert second.capability == f"{first.capability} without wgmma"
 
 
 def test_what_tma_reads_stays_among_the_arguments() -> None:

@@ -15,13 +15,13 @@ import pytest
 import contract as ct
 from contract.compute import item_size
 from contract.kernels import elementwise
-from contract.kernels.architectures import architecture_of
+from contract.kernels.architectures import Architecture, architecture_of
 from contract.kernels.arithmetic import F16, F64_WIDE, TF32, TF32X3
 from contract.kernels.call import KernelCall
 from contract.kernels.configurations import HOPPER_TILES, Arithmetic, tensor_tiles
 from contract.kernels.elementwise import elementwise_calls
 from contract.kernels.gett import gett_calls
-from contract.kernels.gett_tiles import Share
+from contract.kernels.gett_tiles import HopperShare, Share
 from contract.kernels.hopper import hopper_calls
 from contract.kernels.reduce import reduce_calls
 from contract.plan import Elementwise, Gett, Permute, Plan, Reduce, Step
@@ -50,7 +50,7 @@ def lowered(plan: Plan, step: Step) -> tuple[KernelCall, ...]:
 
 def lowered_for_hopper(plan: Plan, step: Gett) -> tuple[KernelCall, ...]:
     """One block, which goes on from tile to tile."""
-    (call,) = hopper_calls(plan, step, ARCHITECTURE, HOPPER_TILES[-1])
+    (call,) = hopper_calls(plan, step, ARCHITECTURE, HopperShare(HOPPER_TILES[-1]))
     return (replace(call, grid=(1, 1, 1)),)
 
 
@@ -276,6 +276,31 @@ def check_hopper(device: Device, change: Change) -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
+def check_hopper_groups(device: Device, change: Change) -> None:
+    """Five by three tiles of a batch in groups of two along m."""
+    few = replace(ARCHITECTURE, multiprocessors=4)
+    loops = modes(l=(2,), m=(300,), n=(190,), k=(8,))
+    made = case(loops, types=dict.fromkeys("abdc", "float16"), first=(3, 0))
+    multiplied_by_hopper(device, change, made, few, HopperShare(HOPPER_TILES[-1]))
+
+
+def check_hopper_parts(device: Device, change: Change) -> None:
+    """Two tiles of which each part has nine steps, one block for all."""
+    one = replace(ARCHITECTURE, multiprocessors=1)
+    loops = modes(m=(70,), n=(40,), k=(64 * 25,))
+    made = case(loops, types=dict.fromkeys("abdc", "float16"), first=(2, 0))
+    multiplied_by_hopper(device, change, made, one, HopperShare(HOPPER_TILES[-1], 3))
+
+
+def multiplied_by_hopper(
+    device: Device, change: Change, made: Case, architecture: Architecture, share: HopperShare
+) -> None:
+    data, scalars = Data(made, np.random.default_rng(3)), (2, 0.5, 0)
+    calls = hopper_calls(made.plan(), made.step(), architecture, share)
+    found = data.run(device, [changed(call, change) for call in calls], scalars, HOW)
+    check(data, found, scalars)
+
+
 CHECKS = (
     check_turned,
     check_padded,
@@ -294,6 +319,8 @@ CHECKS = (
     check_turned16,
     check_complex,
     check_hopper,
+    check_hopper_groups,
+    check_hopper_parts,
 )
 
 
@@ -453,11 +480,40 @@ BUGS = (
     ),
     Bug(
         "tables read before they are made",
-        "      meet();\n      write(",
-        "      write(",
+        "        meet();\n        write(",
+        "        write(",
         check_hopper,
     ),
-    Bug("rows of D beyond the end", "!s.is_row[row] || ", "", check_hopper),
+    Bug("rows of D beyond the end", "there = s.is_row[row];", "there = true;", check_hopper),
+    Bug("columns of D beyond the end", "if (s.is_column[column + at]) *", "*", check_hopper),
+    Bug("lanes that keep their pairs", "? got : low", "? low : got", check_hopper),
+    Bug(
+        "the last group as high as others", "- first < a.group", "- first < 0", check_hopper_groups
+    ),
+    Bug("groups that begin anew", "n / a.group_tiles * a.group", "0", check_hopper_groups),
+    Bug("batches that begin anew", "+ l * a.tiles_mn;", ";", check_hopper_groups),
+    Bug("a part of all steps", "begin + a.part_steps < steps", "steps == 0", check_hopper_parts),
+    Bug(
+        "parts with the same steps", "begin = part * a.part_steps", "begin = 0", check_hopper_parts
+    ),
+    Bug(
+        "parts kept in one place",
+        "a.parts + (long long)item * TILE_SUMS;",
+        "a.parts;",
+        check_hopper_parts,
+    ),
+    Bug(
+        "a part left out",
+        "unsigned item = number; item <",
+        "unsigned item = number + a.tiles.extent; item <",
+        check_hopper_parts,
+    ),
+    Bug(
+        "a stage left by the step before",
+        "if (step != work.begin) release",
+        "if (step) release",
+        check_hopper_parts,
+    ),
     Bug("panels of n side by side", ": PANEL / 16, stride", ": BYTES / 16, stride", check_hopper),
     Bug("another swizzle", "BYTES == 64 ? 2 : 3;", "BYTES == 64 ? 3 : 2;", check_hopper),
 )

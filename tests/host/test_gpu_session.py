@@ -185,8 +185,8 @@ def test_tasks_are_chosen_by_part_and_by_the_beginning_of_their_names(
     assert gpu_session.main() == 0
     kinds = ("float32", "float64", "float32-TF32", "bfloat16")
     dozens = [f"{each}-12-cases" for each in kinds]
-    by_hopper = ("float32-TF32-hopper", "bfloat16-hopper")
-    assert ran == [f"tccg-{each}" for each in (*dozens, *kinds, *by_hopper)]
+    without = ("float32-TF32-without-wgmma", "bfloat16-without-wgmma")
+    assert ran == [f"tccg-{each}" for each in (*dozens, *kinds, *without)]
     assert "tccg-float64" in capsys.readouterr().out
 
 

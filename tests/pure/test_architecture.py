@@ -21,6 +21,8 @@ LEVELS = (
     {"cache_files", "kernels.condition", "kernels.loops"},
     {"packing", "panel_options", "tile_boxes", "vector_loops"},
     {"kernels.product", "kernels.blas", "matrix_options", "tile_options"},
+    {"kernels.boxes"},
+    {"kernels.hopper_model"},
     {"host_options", "device_options"},
     {"candidates"},
     {"planner"},

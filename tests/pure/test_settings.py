@@ -23,7 +23,7 @@ def test_settings_read_every_variable() -> None:
         "OMP_NUM_THREADS": "7",
         "CONTRACT_HOST_KERNELS": "numpy",
         "CONTRACT_COMPILE": "wait",
-        "CONTRACT_HOPPER": "1",
+        "CONTRACT_HOPPER": "0",
         "NVIDIA_TF32_OVERRIDE": "0",
         "CONTRACT_CACHE": "/var/plans",
         "CONTRACT_CALIBRATION": "/var/model",
@@ -36,7 +36,7 @@ def test_settings_read_every_variable() -> None:
     assert set(given) == {variable.name for variable in VARIABLES}
     logging = LogSettings(3, "log.txt", True)
     paths = Path("/var/plans"), "/var/model"
-    expected = Settings(False, 9, 3, 5, "numpy", "wait", True, False, *paths, True, logging)
+    expected = Settings(False, 9, 3, 5, "numpy", "wait", False, False, *paths, True, logging)
     assert Settings.from_environment(given) == expected
 
 

@@ -15,6 +15,8 @@ from contract.descriptors import Algo
 from contract.errors import CacheFileError, InvalidValueError
 from contract.heuristics import COMPILED
 from contract.kernels.architectures import architecture_of
+from contract.kernels.configurations import HOPPER_TILES
+from contract.kernels.gett_tiles import HopperShare
 from contract.plan import (
     Elementwise,
     Gemm,
@@ -209,6 +211,21 @@ def with_share(**changes: Any) -> Plan:
     return with_step(TILED, share=replace(TILED.steps[0].share, **changes))
 
 
+LARGE = [
+    ct.Operand(ct.TensorDescriptor((2048, 2048), None, "float16", 16), x)
+    for x in ("ab", "bc", "ac")
+]
+WGMMA = make_plan(
+    ct.Contraction((LARGE[0], LARGE[1]), LARGE[2]),
+    ct.PlanPreference(algo=Algo.GETT),
+    architecture_of(90),
+)
+
+
+def with_wgmma(**changes: Any) -> Plan:
+    return with_step(WGMMA, share=replace(WGMMA.steps[0].share, **changes))
+
+
 SQUARED = make_plan(contraction("ab,ab->ab"), ct.PlanPreference(algo=Algo.ELEMENTWISE), HOST)
 COPY = Permute(Source(View(0, (1, 6))), View(2, (1, 6)), (6, 5), (0, 1), "float64")
 PADDED = next(plan for plan in plans() if getattr(plan.operation, "padding", None))
@@ -346,6 +363,15 @@ REFUSED = {
         with_share(tile=replace(TILED.steps[0].share.tile, k=512)),
         "as the tables of tiles say",
     ),
+    "boxes that no tensor map has": (
+        with_step(TILED, share=HopperShare(HOPPER_TILES[0])),
+        "as TMA and wgmma allow",
+    ),
+    "a tile that wgmma has not": (
+        with_wgmma(tile=replace(HOPPER_TILES[0], n=96)),
+        "as TMA and wgmma allow",
+    ),
+    "parts that are empty": (with_wgmma(parts=1000), "as TMA and wgmma allow"),
     "parts beyond k": (with_share(parts=3), "as the tables of tiles say"),
     "tiles done whole that there are not": (with_share(whole=5), "as the tables of tiles say"),
 }
