@@ -187,6 +187,7 @@ CORE_TILES = {
         CoreTile(32, 4, 4, 8, 4, 1, 1, 4, 1, 6, 0.16, "many tiny products"),
         CoreTile(16, 8, 8, 8, 4, 2, 2, 4, 1, 5, 0.24, "many tiny products"),
         CoreTile(8, 16, 16, 16, 4, 4, 4, 4, 1, 4, 0.32, "many small products"),
+        CoreTile(1, 256, 24, 16, 4, 12, 16, 2, 1, 4, 0.56, "24 columns, many rows"),
     ),
     8: (
         CoreTile(1, 128, 64, 8, 8, 8, 8, 4, 1, 2, 0.68, "large"),
@@ -203,6 +204,7 @@ CORE_TILES = {
         CoreTile(32, 4, 4, 8, 4, 1, 1, 4, 1, 4, 0.16, "many tiny products"),
         CoreTile(16, 8, 8, 8, 4, 2, 2, 4, 1, 4, 0.24, "many tiny products"),
         CoreTile(8, 16, 16, 8, 4, 4, 4, 4, 1, 4, 0.32, "many small products"),
+        CoreTile(1, 256, 24, 8, 4, 12, 16, 2, 1, 2, 0.64, "24 columns, many rows"),
     ),
     16: (
         CoreTile(1, 64, 64, 8, 4, 4, 8, 4, 1, 2, 0.56, "large"),
@@ -229,7 +231,7 @@ def core_tiles(table: int, size: int, factor: int) -> tuple[CoreTile, ...]:
     found = CORE_TILES[size]
     if (table >= 80 and factor >= size) or size > 4:
         return found
-    return tuple(replace(tile, k=8) if tile.m * tile.n >= 8192 else tile for tile in found)
+    return tuple(replace(tile, k=8) if tile.m * tile.n > 4096 else tile for tile in found)
 
 
 # Tiles of the tensor cores: sides, warps, steps in shared memory, blocks beside each other on a
@@ -243,10 +245,11 @@ _SINGLE = (
     (1, 128, 128, (2, 4), 4, 2, 0.50, "large, two blocks beside each other"),
     (1, 64, 64, (2, 2), 4, 3, 0.30, "medium"),
     (1, 32, 32, (2, 2), 4, 6, 0.14, "small"),
-    (1, 128, 32, (4, 1), 4, 3, 0.25, "few columns"),
+    (1, 128, 32, (4, 1), 4, 4, 0.25, "few columns"),
     (1, 32, 128, (1, 4), 4, 3, 0.22, "few rows"),
     (8, 16, 16, (1, 1), 2, 3, 0.10, "many tiny products"),
     (4, 32, 32, (1, 2), 2, 3, 0.15, "many small products"),
+    (1, 256, 32, (8, 1), 4, 2, 0.25, "few columns, many rows"),
 )
 _SINGLE_IN_PARTS = (
     (1, 128, 128, (2, 4), 4, 1, 0.52, "large"),

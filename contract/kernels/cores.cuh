@@ -73,17 +73,19 @@ struct Converter : FactorRows<F, Offset, ROWS, K, THREADS> {
 };
 
 // A factor as cp.async moves it: along k one element at once, which lands where it is turned to, 32 bytes by lanes side
-// by side; the threads of a block cover ONCE k's with each of their rows.
+// by side. The threads of a block cover ONCE k's with each of their rows: as many as give all of them work.
 template <class F>
 using Copied = Factor<typename F::Type, F::op, F::along, F::along == Along::K ? 1 : F::width>;
-template <class F, int K>
-constexpr int ONCE = F::along == Along::K ? least(K, 32 / (int)sizeof(typename F::Type)) : K;
+template <class F, int ROWS, int K, int THREADS>
+constexpr int ONCE =
+    F::along == Along::K ? least(K, most(32 / (int)sizeof(typename F::Type), power_up_to(THREADS / ROWS))) : K;
 
 // The same for elements that stay as they are, straight to shared memory. Zero beyond the last k and for rows beyond the
 // tensor: if all blocks read the same place instead, one part of L2 would serve them all.
 template <class F, class Sum, class Offset, int ROWS, int K, int THREADS>
-struct CoreCopier : FactorRows<Copied<F>, Offset, ROWS, ONCE<F, K>, THREADS> {
-  using Rows = FactorRows<Copied<F>, Offset, ROWS, ONCE<F, K>, THREADS>;
+struct CoreCopier : FactorRows<Copied<F>, Offset, ROWS, ONCE<F, ROWS, K, THREADS>, THREADS> {
+  static constexpr int AT_ONCE = ONCE<F, ROWS, K, THREADS>;
+  using Rows = FactorRows<Copied<F>, Offset, ROWS, AT_ONCE, THREADS>;
   using Rows::ITEMS_K, Rows::ITEMS_ROW, Rows::FactorRows;
   static constexpr int BYTES = sizeof(typename Rows::Raw);
 
@@ -92,14 +94,15 @@ struct CoreCopier : FactorRows<Copied<F>, Offset, ROWS, ONCE<F, K>, THREADS> {
     if (!this->takes_part) return;
     const unsigned first = (unsigned)__cvta_generic_to_shared(stage + this->k(0) * PITCH<Sum, ROWS> + this->row(0));
 #pragma unroll
-    for (int j = 0; j < K / ONCE<F, K> * ITEMS_K; ++j) {
-      const int k = this->k(j % ITEMS_K) + j / ITEMS_K * ONCE<F, K>;
+    for (int j = 0; j < K / AT_ONCE * ITEMS_K; ++j) {
+      const int k = this->k(j % ITEMS_K) + j / ITEMS_K * AT_ONCE;
       const bool inside = k < left;
       const Offset offset = inside ? offsets[k] : 0;
 #pragma unroll
       for (int i = 0; i < ITEMS_ROW; ++i) {
         const int apart = (k - this->k(0)) * PITCH<Sum, ROWS> + this->row(i) - this->row(0);
-        copy(first + apart * (int)sizeof(Sum), this->origin + (this->offset[i] + offset), inside && this->there[i]);
+        copy_ahead<BYTES>(
+            first + apart * (int)sizeof(Sum), this->origin + (this->offset[i] + offset), inside && this->there[i]);
       }
     }
   }
@@ -107,15 +110,6 @@ struct CoreCopier : FactorRows<Copied<F>, Offset, ROWS, ONCE<F, K>, THREADS> {
   template <class Index>
   __device__ void put(Sum *, Index) const {
     asm volatile("cp.async.wait_all;" ::: "memory");
-  }
-
- private:
-  static __device__ void copy(unsigned to, const void *from, bool there) {
-    const int bytes = there ? BYTES : 0;
-    if constexpr (BYTES == 16)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-    else
-      asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(bytes) : "memory");
   }
 };
 

@@ -4,6 +4,8 @@ namespace contract {
 
 __host__ __device__ constexpr int least(int x, int y) { return x < y ? x : y; }
 __host__ __device__ constexpr int most(int x, int y) { return x < y ? y : x; }
+// The largest power of 2 up to x, which is 1 or more.
+__host__ __device__ constexpr int power_up_to(int x) { return x < 2 ? 1 : 2 * power_up_to(x / 2); }
 
 // The type in which products are added: small integers in 32 bits, whose low bits come out the same.
 template <class T> struct Summed { using type = T; };
@@ -54,6 +56,18 @@ struct Finish {
   }
 };
 
+// Begins to copy BYTES to shared memory; zeros where there is nothing. L2 fetches the whole line: the next step or a
+// block beside has the rest of it, which DRAM gives at less cost than later by itself.
+template <int BYTES>
+__device__ inline void copy_ahead(unsigned to, const void *from, bool there) {
+  const int read = there ? BYTES : 0;
+  if constexpr (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(read) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(read)
+                 : "memory");
+}
+
 // Which k's and rows of a factor the threads of a block read: accesses of WIDTH elements, lanes side by side along
 // LANES_K and LANES_ROW of them, each thread ITEMS_K x ITEMS_ROW.
 template <class F, int ROWS, int K, int THREADS>
@@ -61,8 +75,9 @@ struct Accesses {
   static constexpr bool BY_K = F::along == Along::K;
   static constexpr int UNIT_K = BY_K ? F::width : 1, UNIT_ROW = BY_K ? 1 : F::width;
   static constexpr int ALL_K = K / UNIT_K, ALL_ROWS = ROWS / UNIT_ROW;
-  static constexpr int ACROSS = BY_K ? least(ALL_K, THREADS) : least(ALL_K, most(1, THREADS / ALL_ROWS));
-  static constexpr int DOWN = least(ALL_ROWS, THREADS / ACROSS);  // threads along k and along the rows
+  static constexpr int ACROSS = BY_K ? least(ALL_K, THREADS) : least(ALL_K, power_up_to(THREADS / ALL_ROWS));
+  static constexpr int EVEN_ROWS = THREADS / ACROSS < ALL_ROWS ? ALL_ROWS & -ALL_ROWS : ALL_ROWS;
+  static constexpr int DOWN = least(EVEN_ROWS, THREADS / ACROSS);  // threads along k and along the rows
   static constexpr int LANES_K =
       BY_K ? least(ACROSS, most(1, 32 / (int)(F::width * sizeof(typename F::Type)))) : 1;
   static constexpr int LANES_ROW = BY_K ? least(DOWN, 32 / LANES_K) : DOWN;

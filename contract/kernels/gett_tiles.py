@@ -1,8 +1,9 @@
 """Ways to share a product among blocks: which tile, and how many parts of the sum over k."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil, prod
+from typing import NamedTuple
 
 from contract.compute import is_complex, item_size
 from contract.kernels.architectures import Architecture
@@ -24,6 +25,7 @@ __all__ = [
     "Extents",
     "HopperShare",
     "Share",
+    "Stores",
     "Workload",
     "rate",
     "resident",
@@ -54,7 +56,7 @@ class Access:
     Elements have ``size`` bytes; ``width`` of them go into one access at most, along k or along
     the tile. ``inflation[i]`` are the bytes of sectors moved for each byte used, where a block
     takes 2^i indices in that direction, ``lines[i]`` those of lines that a tile of so many rows
-    writes in part. ``bytes`` are those of all sectors that hold elements.
+    writes in part, for results. ``bytes`` are those of all sectors that hold elements.
     """
 
     size: int
@@ -80,17 +82,30 @@ def _power(side: int) -> int:
     return min(side, MOST_SIDE).bit_length() - 1
 
 
+class Stores(NamedTuple):
+    """How the warps of a block store D: ``width`` elements of a thread at once.
+
+    A store of a warp touches ``sectors`` bytes of sectors for each byte, and ``lines`` of lines.
+    """
+
+    width: int
+    sectors: float
+    lines: float
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """What a product asks of a machine: extents, accesses, and the arithmetic that may serve.
 
-    ``dtype`` is the type of sums. The CUDA cores always serve.
+    ``stores`` says how D is stored where blocks do a tile. ``dtype`` is the type of sums. The CUDA
+    cores always serve.
     """
 
     extents: Extents
     a: Access
     b: Access
     d: Access
+    stores: Callable[[Tile], Stores]
     c: Access | None
     dtype: str
     arithmetic: tuple[Arithmetic, ...] = ()
@@ -190,8 +205,8 @@ def tiles(work: Workload, architecture: Architecture) -> Iterator[Tile]:
 def shares(work: Workload, tile: Tile, architecture: Architecture) -> Iterator[Share]:
     """The ways to part the sums of a tile.
 
-    One part; powers of 2 that leave each some steps and fit the scratch memory; and as many as
-    there is room for beside the tiles of full waves.
+    One part; powers of 2 that leave each some steps and fit the scratch memory; as many as run at
+    once; and as many as there is room for beside the tiles of full waves.
     """
     extents = work.extents
     whole = Share(tile, 1, max(extents.k, 1))
@@ -206,8 +221,8 @@ def shares(work: Workload, tile: Tile, architecture: Architecture) -> Iterator[S
         parts *= 2
     at_once = architecture.multiprocessors * resident(work, tile, architecture)
     rest = count % at_once
-    if count > at_once and rest and at_once // rest > 1:
-        made = _in_parts(work, tile, at_once // rest, count - rest)
+    if rest and at_once // rest > 1:
+        made = _in_parts(work, tile, min(at_once // rest, MOST_PARTS), count - rest)
         if made is not None:
             yield made
 

@@ -2,15 +2,16 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from functools import partial
+from math import ceil, gcd, prod
 from typing import NamedTuple
 
 from contract.compute import ComputeType, is_complex, item_size
 from contract.kernels.architectures import Architecture
 from contract.kernels.arithmetic import arithmetic
 from contract.kernels.call import Memory, Pointer
-from contract.kernels.configurations import CoreTile, Tile
-from contract.kernels.gett_tiles import MOST_SIDE, Access, Extents, Workload
+from contract.kernels.configurations import CoreTile, TensorTile, Tile
+from contract.kernels.gett_tiles import MOST_SIDE, Access, Extents, Stores, Workload
 from contract.kernels.loops import NARROW, Dimension, fused
 from contract.kernels.names import operator_name, type_name
 from contract.layout import offset_bounds
@@ -39,11 +40,13 @@ __all__ = [
 ]
 
 D, A, B, C = range(4)  # the order of strides in a loop
+Leader = tuple[int, int]  # a tensor that lies side by side along a loop, and its item size
 VECTOR_BYTES = 16
 SECTOR_BYTES = 32  # what memory moves at least: shorter runs waste the rest
 LINE_BYTES = 128  # what DRAM writes at once
 IN_PARTS = 0.4  # of what is left of a line: what it costs to write whole sectors of it alone
 LEAST_COLUMNS = 16  # of a tile that is not for the smallest products
+MANY_K = 1024  # a sector of D in parts takes as long as this many multiply-adds of 16 bits
 WARP = 32
 MOST_CHUNK = 32  # indices; a loop without a divisor up to here is not cut
 NOTHING = Dimension(1, (0, 0, 0, 0))
@@ -95,6 +98,7 @@ class Problem:
             a=_factor_access(self, a, A, self.m),
             b=_factor_access(self, b, B, self.n),
             d=_access(self, self.d, D, self.m),
+            stores=partial(_stores, self),
             c=None if c is None else _access(self, c, C, self.m),
             dtype=self.dtype,
             arithmetic=arithmetic(
@@ -210,21 +214,44 @@ def _nearest(loops: Iterable[Dimension], tensor: int) -> float:
 def _ordered(problem: Problem) -> Problem:
     """Every tensor's nearest loops first; where two want to be, both are cut and interleaved.
 
-    Where D is larger than A its runs are as long as can be, those of A one access.
+    Where D is larger than a factor its runs are as long as can be, else a sector.
     """
     a_first = _nearest(problem.m, A) <= _nearest(problem.k, A)
     b_first = _nearest(problem.n, B) <= _nearest(problem.k, B)
-    rows = [(A, problem.a.size)] * a_first + [(D, problem.d.size)]
-    columns = [(B, problem.b.size)] * b_first
-    depth = [(A, problem.a.size)] * (not a_first) + [(B, problem.b.size)] * (not b_first)
-    extents = problem.extents
-    written = extents.n * problem.d.size >= extents.k * problem.a.size
+    a, b, d = (A, problem.a.size), (B, problem.b.size), (D, problem.d.size)
+    m, n, k = problem.extents.m, problem.extents.n, problem.extents.k
+    above_a, above_b = n * d[1] >= k * a[1], m * d[1] >= k * b[1]
+    joins = not b_first or (above_b and _ends_in_a_line(problem))
+    inner = by_stride(problem.k, B, A) if n > m else by_stride(problem.k, A, B)
     return replace(
         problem,
-        m=_led(problem.m, rows, written),
-        n=_led(problem.n, columns),
-        k=_led(by_stride(problem.k, A, B), depth),
+        m=_led(problem.m, [a] * a_first + [d], above_a),
+        n=_led(problem.n, [b] * b_first + [d] * joins, above_b),
+        k=_led(inner, _leaders_of_k(problem, [a] * (not a_first), [b] * (not b_first))),
     )
+
+
+def _ends_in_a_line(problem: Problem) -> bool:
+    """Whether rows that lie side by side in D end inside a line of it, within a tile."""
+    run = 1
+    for each in by_stride(problem.m, D):
+        if abs(each.strides[D]) != run:
+            break
+        run *= each.extent
+    return run <= MOST_SIDE and run * problem.d.size % LINE_BYTES > 0
+
+
+def _leaders_of_k(problem: Problem, a: Sequence[Leader], b: Sequence[Leader]) -> list[Leader]:
+    """The factors that lie side by side along k; one that is much smaller gives way.
+
+    What it is read for each element used, a sector, is still less than the other factor.
+    """
+    m, n = problem.extents.m, problem.extents.n
+    if a and b and m * SECTOR_BYTES <= n * problem.b.size:
+        return list(b)
+    if a and b and n * SECTOR_BYTES <= m * problem.a.size:
+        return list(a)
+    return [*a, *b]
 
 
 def by_stride(loops: Sequence[Dimension], *tensors: int) -> tuple[Dimension, ...]:
@@ -232,18 +259,19 @@ def by_stride(loops: Sequence[Dimension], *tensors: int) -> tuple[Dimension, ...
 
 
 def _led(
-    loops: tuple[Dimension, ...], leaders: Sequence[tuple[int, int]], second: bool = False
+    loops: tuple[Dimension, ...], leaders: Sequence[Leader], longest: bool = False
 ) -> tuple[Dimension, ...]:
-    """The loops nearest in the leaders (tensor, item size) first.
+    """The loops nearest in the leaders first.
 
-    ``second``: the second leader is to have the longer runs.
+    Of two, the first one is cut to vectors: the accesses of a warp go on beyond the second, whose
+    chunks are sectors, or the ``longest`` there are.
     """
     first = list(dict.fromkeys(_leader(loops, tensor) for tensor, _ in leaders if loops))
     rest = tuple(each for each in loops if each not in first)
     if len(first) < 2:
         return (*first, *rest)
     (_, size), (_, other) = leaders
-    cut = _cut(first[0], _powers(size, second)), _cut(first[1], _chunks(other, second))
+    cut = _cut(first[0], _powers(size)), _cut(first[1], _chunks(other, longest))
     inner, outer = zip(*cut, strict=True)
     return tuple(each for each in (*inner, *outer) if each.extent > 1) + rest
 
@@ -253,14 +281,14 @@ def _leader(loops: Iterable[Dimension], tensor: int) -> Dimension:
     return min(loops, key=lambda each: (not each.strides[tensor], abs(each.strides[tensor])))
 
 
-def _powers(size: int, short: bool) -> list[int]:
-    """Chunks of a loop that leads, the best first: sectors, or vectors where they may be ``short``.
+def _powers(size: int) -> list[int]:
+    """Chunks of a loop that leads, the best first: a vector, or sectors and more.
 
     They are powers of 2, for so many rows are between neighbours of the other tensor.
     """
     sector, vector = max(1, SECTOR_BYTES // size), max(1, VECTOR_BYTES // size)
     powers = [n for n in range(sector, MOST_CHUNK + 1) if n & (n - 1) == 0]
-    return ([vector, *powers] if short else [*powers, vector]) + _chunks(size, False)
+    return [vector, *powers, *_chunks(size, False)]
 
 
 def _chunks(size: int, longest: bool) -> list[int]:
@@ -319,7 +347,7 @@ def _access(problem: Problem, tensor: Tensor, at: int, along: Sequence[Dimension
         width,
         along is problem.k,
         tuple(_inflation(tensor, at, own, _first(along, min(side, lanes))) for side in sides),
-        tuple(_lines(tensor, at, own, _taken(problem, side)) for side in sides),
+        tuple(_lines(tensor, at, own, _taken(problem, side)) for side in sides if at in (D, C)),
         round(elements * tensor.size * _inflation(tensor, at, own, own)),
     )
 
@@ -328,8 +356,10 @@ def _first(loops: Iterable[Dimension], count: int) -> list[Dimension]:
     """The first ``count`` indices of flattened loops, as loops."""
     found = []
     for each in loops:
-        found.append(replace(each, extent=min(each.extent, count), inside=-1))
+        found.append(Dimension(min(each.extent, count), each.strides))
         count = ceil(count / max(each.extent, 1))
+        if count == 1:
+            break
     return found
 
 
@@ -358,8 +388,8 @@ def _inflation(
 ) -> float:
     """Bytes of sectors for each byte of the indices ``taken`` of a tensor's ``own`` loops.
 
-    They lie in runs; a run begins anywhere in a sector where strides do not keep it at the start.
-    A sector has ``unit`` bytes.
+    They lie in runs; a run begins at any multiple of what the strides beyond it have in common. A
+    sector has ``unit`` bytes.
     """
     size, near = tensor.size, max(1, unit // tensor.size)
     run, step = 1, near
@@ -371,9 +401,8 @@ def _inflation(
         run *= each.extent
     far = (each.strides[at] * size for each in own if abs(each.strides[at]) >= run)
     used = run * size
-    moved = ceil(used / unit) * unit
-    if any(stride % unit for stride in far):
-        moved = used + unit - min(size, unit)
+    begins = gcd(unit, *far)
+    moved = ceil(used / begins) * begins + unit - begins
     return min(moved / used, step)
 
 
@@ -416,6 +445,29 @@ def written(problem: Problem, tile: Tile) -> Written:
     return Written(width, apart, _lanes(problem, tile, width, apart)) if width > 1 else Written(1)
 
 
+def _stores(problem: Problem, tile: Tile) -> Stores:
+    rows = written(problem, tile)
+    own = [each for each in problem.loops if each.strides[D]]
+    taken = _stored(problem, tile, rows)
+    moved = (_inflation(problem.d, D, own, taken, unit) for unit in (SECTOR_BYTES, LINE_BYTES))
+    return Stores(rows.width, *moved)
+
+
+def _stored(problem: Problem, tile: Tile, rows: Written) -> list[Dimension]:
+    """The rows of one store of a warp, ``lanes`` threads along m, as loops."""
+    if isinstance(tile, TensorTile):
+        lanes = 8 // rows.lanes if rows.apart > 1 else 8
+        inner = _first(problem.m[:1], rows.lanes) if rows.apart > 1 else []
+        return [*inner, *_first(problem.m[len(inner) :], lanes * rows.width)]
+    run = tile.run(item_size(problem.dtype))
+    found = _first(problem.m, tile.lanes_m * run)
+    if rows.width == run or not found:
+        return found
+    far = tuple(stride * run for stride in found[0].strides)  # from lane to lane
+    beside = Dimension(min(rows.width, found[0].extent), found[0].strides)
+    return [beside, Dimension(ceil(found[0].extent / run), far), *found[1:]]
+
+
 def _rows_beside(problem: Problem, tile: Tile) -> int:
     """Rows of a thread that may lie side by side in D.
 
@@ -432,11 +484,13 @@ def _rows_beside(problem: Problem, tile: Tile) -> int:
 def _lanes(problem: Problem, tile: Tile, width: int, apart: int) -> int:
     """Rows of A side by side among eight lanes: the others complete sectors of D.
 
-    16-bit elements are turned eight at once on their way to the fragments.
+    Eight 16-bit elements are turned at once on their way to the fragments, which is worth more
+    than sectors where there are many k.
     """
+    if problem.a.size == 2 and problem.extents.k >= MANY_K:
+        return min(apart, 8)
     sector = SECTOR_BYTES // (width * problem.d.size)
-    together = 1 if problem.a.size == 2 else max(1, min(sector, tile.m // (width * apart)))
-    return min(apart, 8 // together)
+    return min(apart, 8 // max(1, min(sector, tile.m // (width * apart))))
 
 
 def addend_type(problem: Problem, width: int) -> str:

@@ -363,7 +363,7 @@ struct Copier : Accesses<F, ROWS, K, THREADS> {
       for (int i = 0; i < ITEMS_ROW; ++i) {
         const T *source = from[i] + offset + shift;
         if constexpr (DIRECT) {
-          copy(target + item(i, j), source, inside && there[i] ? BYTES : 0);
+          copy_ahead<BYTES>(target + item(i, j), source, inside && there[i]);
         } else {
           raw[i][j] = Raw{};
           if (inside && there[i]) raw[i][j] = *(const Raw *)source;
@@ -390,12 +390,6 @@ struct Copier : Accesses<F, ROWS, K, THREADS> {
   __device__ int item(int i, int j) const {
     const int more_lines = line(i * Access::DOWN * UNIT_ROW), more_k = j * Access::ACROSS * UNIT_K;
     return (to ^ Place::near(more_lines, more_k)) + Place::far(more_lines, more_k);
-  }
-  static __device__ void copy(unsigned to, const void *from, int bytes) {
-    if constexpr (BYTES == 16)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-    else
-      asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(bytes) : "memory");
   }
 };
 
@@ -452,6 +446,8 @@ struct Reader {
       for (int c = 0; c < AT_ONCE; c += BESIDE) {
         if constexpr (EXACT && BESIDE % 2 == 0 && SIZE == 2) {
           interleaved(stage, fragment + c, k, f + c);
+        } else if constexpr (EXACT && SIZE == 2) {
+          paired(stage, fragment + c, k, f[c]);
         } else {
           T x[BESIDE][PER];
           raw(stage, fragment + c, k, x);
@@ -481,6 +477,14 @@ struct Reader {
 #pragma unroll
       for (int i = 0; i < BESIDE * WIDTH; ++i) x[i / WIDTH][e + i % WIDTH] = v.at[i];
     }
+  }
+
+  // The k's of a row, two in a word.
+  __device__ void paired(const unsigned char *stage, int fragment, int k, Fragments &f) const {
+    T x[1][PER];
+    raw(stage, fragment, k, x);
+#pragma unroll
+    for (int w = 0; w < PER / 2; ++w) f.at[0][0].at[w] = bits_of(x[0][2 * w], x[0][2 * w + 1]);
   }
 
   // The k's of two rows side by side, out of words that hold both.

@@ -149,7 +149,7 @@ def tensor_products(kind: Kind, rows: slice, directions: Sequence[tuple[str, str
     for tile in tiles(kind)[rows]:
         for way in directions:
             name = f"product {kind[2]} {kind[0].unit} {tile.l}x{tile.m}x{tile.n} {''.join(way)}"
-            wide = ("cp.async.cg", "mma.sync")
+            wide = ("cp.async.cg.shared.global.L2::128B", "mma.sync")
             found.append(Family(name, tensor_product(kind, tile, way), tile.resident, wide))
     return found
 
@@ -199,8 +199,8 @@ MOVERS = [
     Family("product complex128", reduction("abc->b", LARGE, "complex128", "mul"), 3),
 ]
 PRODUCTS = [
-    *products("float32", 4, 14),
-    *products("float64", 8, 8),
+    *products("float32", 4, 15),
+    *products("float64", 8, 15),
     *products("complex64", 8, 2),
     *products("complex128", 16, 2),
     *products("float16", 4, 2),
