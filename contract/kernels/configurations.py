@@ -187,7 +187,7 @@ CORE_TILES = {
         CoreTile(32, 4, 4, 8, 4, 1, 1, 4, 1, 6, 0.16, "many tiny products"),
         CoreTile(16, 8, 8, 8, 4, 2, 2, 4, 1, 5, 0.24, "many tiny products"),
         CoreTile(8, 16, 16, 16, 4, 4, 4, 4, 1, 4, 0.32, "many small products"),
-        CoreTile(1, 256, 24, 16, 4, 12, 16, 2, 1, 4, 0.56, "24 columns, many rows"),
+        CoreTile(1, 256, 24, 16, 4, 12, 16, 2, 1, 4, 0.43, "24 columns, many rows"),
     ),
     8: (
         CoreTile(1, 128, 64, 8, 8, 8, 8, 4, 1, 2, 0.68, "large"),
@@ -204,7 +204,6 @@ CORE_TILES = {
         CoreTile(32, 4, 4, 8, 4, 1, 1, 4, 1, 4, 0.16, "many tiny products"),
         CoreTile(16, 8, 8, 8, 4, 2, 2, 4, 1, 4, 0.24, "many tiny products"),
         CoreTile(8, 16, 16, 8, 4, 4, 4, 4, 1, 4, 0.32, "many small products"),
-        CoreTile(1, 256, 24, 8, 4, 12, 16, 2, 1, 2, 0.64, "24 columns, many rows"),
     ),
     16: (
         CoreTile(1, 64, 64, 8, 4, 4, 8, 4, 1, 2, 0.56, "large"),

@@ -139,7 +139,6 @@ BOXES = [
     (Product("efbad,cf->abcde", TURNED, "bfloat16"), TensorTile, 256, 128),
     (Product("efbad,cf->abcde", TURNED, "float64"), TensorTile, 128, 64),
     (Product("efbad,cf->abcde", TURNED, "float32"), CoreTile, 256, 24),
-    (Product("efbad,cf->abcde", TURNED, "float64"), CoreTile, 256, 24),
     (Product("efga,gdbc->abcdef", RAGGED, "float32"), CoreTile, 128, 128),
     (Product("efga,gdbc->abcdef", RAGGED, "float64"), TensorTile, 128, 64),
 ]
