@@ -1,6 +1,7 @@
 """Plans that outlive a handle: in a file of the caller's, or in the folder that a setting names."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -176,7 +177,8 @@ print(ct.default_handle().plans.statistics)
 
 def in_a_process(folder: str, **variables: str) -> str:
     environment = {"CONTRACT_CACHE": folder, "CONTRACT_CHECK": "1"}
-    environment["PYTHONPATH"] = str(Path(ct.__file__).parents[1])
+    paths = str(Path(ct.__file__).parents[1]), os.environ.get("PYTHONPATH", "")
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
     done = subprocess.run(
         [sys.executable, "-W", "always", "-c", PROGRAM],
         env={"PATH": "", "HOME": "/nonexistent", **environment, **variables},
