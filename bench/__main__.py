@@ -28,7 +28,7 @@ from bench.peers import OURS, PEERS, Peers, default_peers, find_peers
 from bench.report import CONTESTANTS, Run, Table, draw, rates, write_json
 from bench.selection import names_in, selected
 from bench.suites import SUITES, Choice, Entry
-from contract.compute import ComputeType, Family, rule
+from contract.descriptors.compute_types import ComputeType, Family, rule
 from contract.errors import UnsupportedTypeError
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")

@@ -22,7 +22,7 @@ from bench.peers import OURS, find_peers
 from bench.report import seconds_text
 from bench.selection import names_in, selected
 from bench.suites import SUITES, Choice, Entry
-from contract.run.limits import usable_cores
+from contract.host.resources.limits import usable_cores
 
 SUITES_TIMED = "tccg,random,permute,reduce,network"
 GFLOP = 0.4  # of a contraction: some ten milliseconds

@@ -31,8 +31,8 @@ from bench.suites import (
     tccg_works,
 )
 from contract import Contraction, Handle, NotSupportedError, PlanPreference
-from contract.handle import default_handle
-from contract.run.executor import Loaded
+from contract.execution.executor import Loaded
+from contract.session.handle import default_handle
 
 NEAR = 1.1  # of the best one's time is chosen well
 

@@ -18,9 +18,9 @@ from bench.expressions import packed_operands
 from bench.networks import NETWORKS, Network
 from bench.reference import Path, split
 from contract import Contraction, PlanPreference
-from contract.order import Pair, pairs_of
-from contract.plan import Gett, Permute, Plan, Step, step_bytes
-from contract.planner import make_plan
+from contract.plan.steps import Gett, Permute, Plan, Step, step_bytes
+from contract.planner.paths import Pair, pairs_of
+from contract.planner.planner import make_plan
 
 Array = np.ndarray[Any, Any]
 

@@ -15,7 +15,7 @@ import opt_einsum
 
 from bench.device import Run
 from bench.reference import Path, split
-from contract.compute import ComputeType, accumulator
+from contract.descriptors.compute_types import ComputeType, accumulator
 
 ALIGNMENT = 256
 LIBRARY = "libcutensor.so.2"

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from contract.compute import ComputeType, accumulator
-from contract.run.limits import usable_cores
-from contract.run.processor import processor_name
+from contract.descriptors.compute_types import ComputeType, accumulator
+from contract.host.resources.limits import usable_cores
+from contract.host.resources.processor import processor_name
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[], Any]

@@ -109,7 +109,7 @@ def _library(name: str) -> tuple[Callable[..., Any], Callable[[], float]]:
     if name == "numpy":
         return lambda text, operands: np.einsum(text, *operands, optimize=True), lambda: 0.0
     from contract import contract
-    from contract.run.compiled_code import compiled_code
+    from contract.execution.compiled_code import compiled_code
 
     def switched() -> float:
         begin = perf_counter()

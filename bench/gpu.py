@@ -14,7 +14,7 @@ import numpy as np
 import contract
 from bench.device import HOST, Array, Ceilings, Run, Sizes, host_seconds, product_flops
 from bench.reference import distinct
-from contract.compute import ComputeType, accumulator
+from contract.descriptors.compute_types import ComputeType, accumulator
 
 CUTENSOR_LIBRARIES = ("libcutensor.so.2", "libcutensorMg.so.2")  # CuPy's binding needs both
 COPIES = 256

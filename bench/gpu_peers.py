@@ -10,7 +10,7 @@ from bench.device import Run
 from bench.gpu import tensor_of
 from bench.library import Library, along, axes_of, packed
 from bench.reference import Path
-from contract.compute import ComputeType
+from contract.descriptors.compute_types import ComputeType
 
 # Compute types that let inputs be rounded to tf32, or to less.
 ROUNDING = (ComputeType.TF32, ComputeType.F16, ComputeType.BF16)

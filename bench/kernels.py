@@ -24,19 +24,19 @@ from contract import (
     PlanPreference,
     Reduction,
 )
-from contract.compute import is_complex
-from contract.descriptors import OperationDescriptor
-from contract.kernels.architectures import ARCHITECTURES, Architecture, architecture_of
-from contract.kernels.boxes import boxed
-from contract.kernels.call import KernelCall
-from contract.kernels.configurations import HopperTile, Tile
-from contract.kernels.gett_tiles import Workload
-from contract.kernels.lower import lower
-from contract.kernels.product import Problem, held_by, problem_of
-from contract.plan import Gett, step_bytes, step_flops
-from contract.planner import make_plan
-from contract.text import Row, aligned, seconds
-from contract.text import count as counted
+from contract.descriptors.compute_types import is_complex
+from contract.descriptors.operations import OperationDescriptor
+from contract.device.kernels.lowering import lower
+from contract.machines.gpu import ARCHITECTURES, Architecture, architecture_of
+from contract.machines.gpu_kernels import HopperTile, Tile
+from contract.machines.gpu_tiles import Workload
+from contract.plan.steps import Gett, step_bytes, step_flops
+from contract.planner.device.boxes import boxed
+from contract.planner.device.launch import KernelCall
+from contract.planner.device.problem import Problem, held_by, problem_of
+from contract.planner.planner import make_plan
+from contract.support.text import Row, aligned, seconds
+from contract.support.text import count as counted
 
 AnyTile = Tile | HopperTile
 # Of a multiprocessor, by the tables of compute capabilities in the CUDA programming guide.

@@ -9,7 +9,7 @@ import opt_einsum
 
 from bench.device import Run
 from bench.reference import Path, split
-from contract.compute import ComputeType
+from contract.descriptors.compute_types import ComputeType
 
 
 @dataclass(frozen=True, slots=True)

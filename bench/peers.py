@@ -19,8 +19,8 @@ from bench.device import Run
 from bench.library import Library, along, axes_of, packed
 from bench.measure import described
 from bench.reference import Path, split
-from contract.compute import ComputeType
-from contract.run.limits import usable_cores
+from contract.descriptors.compute_types import ComputeType
+from contract.host.resources.limits import usable_cores
 
 Mode = Literal["fixed", "free"]
 Binder = Callable[[str, Sequence[Any], Path | None], Run]

@@ -17,7 +17,7 @@ from opt_einsum import get_symbol
 
 import contract
 from bench.selection import names_in, selected
-from contract.text import aligned, seconds
+from contract.support.text import aligned, seconds
 
 __all__ = ["GROUPS", "Group", "main"]
 

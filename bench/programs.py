@@ -18,8 +18,8 @@ import numpy as np
 
 import contract
 from bench.selection import names_in, selected
-from contract.cache import Statistics
-from contract.text import aligned, seconds
+from contract.session.plan_cache import Statistics
+from contract.support.text import aligned, seconds
 
 __all__ = ["PROGRAMS", "Program", "main", "measured", "replaced"]
 

@@ -10,7 +10,7 @@ import numpy as np
 import opt_einsum
 
 from bench.device import HOST, Array, Device
-from contract.compute import ComputeType, Family, is_complex, rule, unit_roundoff
+from contract.descriptors.compute_types import ComputeType, Family, is_complex, rule, unit_roundoff
 
 Path = Sequence[tuple[int, ...]]
 Wide = Any  # an array in double precision, of NumPy or as Device.wide makes it
@@ -100,7 +100,7 @@ def reference_of(
 def promised(
     types: Sequence[str], values: Wide, sizes: Wide, terms: int, compute: ComputeType | None
 ) -> Wide:
-    """The bound of README, Compute types, for each element of an expression of ``types``.
+    """The bound of the reference, Compute types, for each element of an expression of ``types``.
 
     With ``terms`` in a sum, and ``sizes`` for sum|A||B|. Every product after the first adds its
     own roundings of inputs and of a sum; below the smallest numbers there is no relative error.

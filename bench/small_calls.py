@@ -14,7 +14,7 @@ import contract
 from bench.device import HOST
 from bench.gpu import Gpu, gpu
 from bench.suites import column_major
-from contract.compute import accumulator, unit_roundoff
+from contract.descriptors.compute_types import accumulator, unit_roundoff
 
 Call = Callable[..., Any]
 DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")

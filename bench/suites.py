@@ -22,7 +22,7 @@ from bench.networks import NETWORKS, Network
 from bench.overheads import small_calls
 from bench.peers import OURS, Mode, contestants
 from bench.reference import distinct, exactly, reference_of, split
-from contract.compute import ComputeType
+from contract.descriptors.compute_types import ComputeType
 
 DATA = pathlib.Path(__file__).parent / "data"
 

@@ -1,11 +1,19 @@
 """Einsum contraction engine in the style of cuTENSOR."""
 
-from contract.api import ContractExpression, contract, contract_expression, contract_trinary
-from contract.cache import PlanCache
-from contract.compute import ComputeType
-from contract.config import Settings
-from contract.conversion import convert_layout
-from contract.descriptors import (
+from contract.api.contraction import (
+    ContractExpression,
+    contract,
+    contract_expression,
+    contract_trinary,
+)
+from contract.api.einsum import einsum, einsum_path
+from contract.api.elementwise import elementwise_binary, elementwise_trinary, permute, reduce
+from contract.api.interop import prepare_libraries
+from contract.api.layouts import convert_layout
+from contract.api.numpy_functions import tensordot, transpose
+from contract.descriptors import layout
+from contract.descriptors.compute_types import ComputeType
+from contract.descriptors.operations import (
     Algo,
     AutotuneMode,
     CacheMode,
@@ -19,7 +27,7 @@ from contract.descriptors import (
     TensorDescriptor,
     WorkspacePreference,
 )
-from contract.elementwise import elementwise_binary, elementwise_trinary, permute, reduce
+from contract.descriptors.operators import BinaryOperator, Operator
 from contract.errors import (
     ArchMismatchError,
     CacheFileError,
@@ -31,14 +39,12 @@ from contract.errors import (
     NotSupportedError,
     UnsupportedTypeError,
 )
-from contract.handle import Handle, default_handle
-from contract.interop import prepare_libraries
-from contract.numpy_einsum import einsum, einsum_path
-from contract.numpy_functions import tensordot, transpose
-from contract.operators import BinaryOperator, Operator
-from contract.plan import Plan
-from contract.run.graph import CapturedContraction
-from contract.version import VERSION
+from contract.execution.recording import CapturedContraction
+from contract.plan.steps import Plan
+from contract.session.handle import Handle, default_handle
+from contract.session.plan_cache import PlanCache
+from contract.support.config import Settings
+from contract.support.version import VERSION
 
 __version__ = VERSION
 
@@ -83,6 +89,7 @@ __all__ = [
     "einsum_path",
     "elementwise_binary",
     "elementwise_trinary",
+    "layout",
     "permute",
     "reduce",
     "tensordot",

@@ -17,11 +17,11 @@ from time import strftime
 from types import TracebackType
 from typing import Any, Protocol
 
-from contract.call_text import call_text
-from contract.config import LogSettings
+from contract.descriptors.text import call_text
 from contract.errors import InvalidValueError, NotSupportedError
-from contract.forks import reentrant_lock
-from contract.text import shown
+from contract.support.config import LogSettings
+from contract.support.forks import reentrant_lock
+from contract.support.text import shown
 
 __all__ = [
     "LOGGER",

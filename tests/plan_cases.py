@@ -7,12 +7,12 @@ from random import Random
 from typing import Any
 
 import contract as ct
-from contract.descriptors import OperationDescriptor
-from contract.heuristics import COMPILED, HOST
-from contract.kernels.architectures import architecture_of
-from contract.operators import BinaryOperator, Operator
-from contract.plan import Plan
-from contract.planner import make_plan
+from contract.descriptors.operations import OperationDescriptor
+from contract.descriptors.operators import BinaryOperator, Operator
+from contract.machines.cpu import COMPILED, HOST
+from contract.machines.gpu import architecture_of
+from contract.plan.steps import Plan
+from contract.planner.planner import make_plan
 
 EXTENTS = {"a": 6, "b": 5, "c": 4, "i": 3, "k": 8, "l": 2, "m": 7, "o": 1, "z": 0}
 # On the host small products are left to loops: without that limit they have panels and tiles too.

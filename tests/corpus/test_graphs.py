@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.run.driver_library import unhindered
+from contract.device.driver import unhindered
 from tests.corpus.checks import values
 from tests.corpus.test_streams import CALLS, made, quiet
 from tests.devices import Device, Gpu
+from tests.documents import blocks, run
 from tests.emulator.cupy_surface.surface import counters, installed
-from tests.readme import blocks, run
 
 MODES = range(3)  # global, of the thread, relaxed
 CHAIN = "mk,kn,nj->mj"  # with a temporary in between
@@ -108,7 +108,7 @@ def test_plans_are_loaded_beside_the_capture_of_another_thread() -> None:
 
 def test_a_driver_that_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     library = SimpleNamespace(cuThreadExchangeStreamCaptureMode=lambda mode: 1)
-    monkeypatch.setattr("contract.run.driver_library.driver_library", lambda: library)
+    monkeypatch.setattr("contract.device.driver.driver_library", lambda: library)
     with pytest.raises(ct.ExecutionError, match=r"refuses \(error 1\)"), unhindered():
         pytest.fail("nothing is done then")
 

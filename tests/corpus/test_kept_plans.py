@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract import order
-from contract.cache import Statistics
-from contract.plan_files import _checksum
-from contract.run.executor import footprint
+from contract.execution.executor import footprint
+from contract.planner import paths as order
+from contract.session.plan_cache import Statistics
+from contract.storage.plans import _checksum
 from tests.devices import Device
 from tests.plan_cases import another, changed, numbers
 

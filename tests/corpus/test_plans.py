@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.plan import Gett
+from contract.plan.steps import Gett
 from tests.corpus.cases import CONTRACTIONS, Case, case, rotated, tccg
 from tests.corpus.checks import PLAIN, Scaling, assert_product, operands_of, values
 from tests.devices import Device

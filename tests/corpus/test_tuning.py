@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.request import Options, operation_for
-from contract.run.executor import Loaded
-from contract.run.tuned import TunedPlan
+from contract.api.request import Options, operation_for
+from contract.execution.executor import Loaded
+from contract.session.tuned_plan import TunedPlan
 from tests.devices import Device, Gpu
 
 INCREMENTAL = ct.PlanPreference(autotune=ct.AutotuneMode.INCREMENTAL, incremental_count=2)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from contract.run.driver_library import driver_library
+from contract.device.driver import driver_library
 
 from . import ptx
 from .device import (

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from contract.kernels.call import KernelCall, Memory, Pointer, packed
-from contract.run.tensor_maps import encoded
+from contract.device.tensor_maps import encoded
+from contract.planner.device.launch import KernelCall, Memory, Pointer, packed
 
 from .device import DEFAULT_SHARED, Allocation, Device, Module, Options
 from .library import Source, to_ptx

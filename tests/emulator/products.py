@@ -8,15 +8,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from contract.compute import ComputeType, is_complex, item_size, unit_roundoff
-from contract.descriptors import TensorDescriptor
-from contract.kernels.architectures import Architecture
-from contract.kernels.call import KernelCall
-from contract.kernels.gett_tiles import Workload
-from contract.kernels.product import held_by, problem_of
-from contract.layout import offset_bounds
-from contract.operators import Operator
-from contract.plan import Gett, Kind, Loop, Plan, Slot, SlotKind
+from contract.descriptors.compute_types import ComputeType, is_complex, item_size, unit_roundoff
+from contract.descriptors.layout import offset_bounds
+from contract.descriptors.operations import TensorDescriptor
+from contract.descriptors.operators import Operator
+from contract.machines.gpu import Architecture
+from contract.machines.gpu_tiles import Workload
+from contract.plan.steps import Gett, Kind, Loop, Plan, Slot, SlotKind
+from contract.planner.device.launch import KernelCall
+from contract.planner.device.problem import held_by, problem_of
 
 from ..reference import INPUT_BITS
 from .device import Device, Options

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from contract.compute import ComputeType, item_size
-from contract.kernels import arithmetic as known
-from contract.kernels.configurations import Arithmetic, TensorTile, tensor_tiles
+from contract.descriptors.compute_types import ComputeType, item_size
+from contract.machines import tensor_cores as known
+from contract.machines.gpu_kernels import Arithmetic, TensorTile, tensor_tiles
 
 from .products import Case
 

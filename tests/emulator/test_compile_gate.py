@@ -11,11 +11,14 @@ from itertools import cycle
 import pytest
 
 import contract as ct
-from contract.compute import item_size
-from contract.kernels.architectures import Architecture, architecture_of
-from contract.kernels.arithmetic import BF16X6, F64, F64_WIDE, TF32
-from contract.kernels.call import KernelCall
-from contract.kernels.configurations import (
+from contract.descriptors.compute_types import item_size
+from contract.device.kernels.elementwise import elementwise_calls
+from contract.device.kernels.gett import gett_calls
+from contract.device.kernels.hopper import hopper_calls
+from contract.device.kernels.reduce import reduce_calls
+from contract.device.kernels.slices import slice_calls
+from contract.machines.gpu import Architecture, architecture_of
+from contract.machines.gpu_kernels import (
     CORE_TILES,
     HOPPER_TILES,
     SLICE_TILES,
@@ -24,13 +27,10 @@ from contract.kernels.configurations import (
     TensorTile,
     core_tiles,
 )
-from contract.kernels.elementwise import elementwise_calls
-from contract.kernels.gett import gett_calls
-from contract.kernels.gett_tiles import HopperShare, Share
-from contract.kernels.hopper import hopper_calls
-from contract.kernels.reduce import reduce_calls
-from contract.kernels.slices import slice_calls
-from contract.planner import make_plan
+from contract.machines.gpu_tiles import HopperShare, Share
+from contract.machines.tensor_cores import BF16X6, F64, F64_WIDE, TF32
+from contract.planner.device.launch import KernelCall
+from contract.planner.planner import make_plan
 
 from . import nvrtc
 from .device import Device

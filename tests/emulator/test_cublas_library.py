@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from contract.device.cublas_library import CublasLibrary
 from contract.errors import ExecutionError
-from contract.run.cublas_library import CublasLibrary
 
 from .cupy_surface import counters
 from .cupy_surface.surface import importable

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract import request
-from contract.handle import device_handle
-from contract.heuristics import HOST
-from contract.layout import offset_bounds
+from contract.api import request
+from contract.descriptors.layout import offset_bounds
+from contract.device.arrays import DeviceArrays
+from contract.execution.executor import Footprint, Loaded, Scalars
+from contract.host.executor import HostExecutor
 from contract.logging import Ranges
-from contract.plan import Plan
-from contract.run.device_arrays import DeviceArrays
-from contract.run.executor import Footprint, Loaded, Scalars
-from contract.run.host import HostExecutor
-from tests.readme import blocks, run
+from contract.machines.cpu import HOST
+from contract.plan.steps import Plan
+from contract.session.handle import device_handle
+from tests.documents import blocks, run
 
 from .cupy_surface import counters, installed
 
@@ -107,7 +107,8 @@ def mirrored(x: Any) -> np.ndarray:
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The emulator's CuPy, two devices, and the stand-in for the executor."""
-    monkeypatch.setattr("contract.handle._open", lambda cupy, at, _: BorrowedExecutor(cupy, at))
+    opened = "contract.session.handle._open"
+    monkeypatch.setattr(opened, lambda cupy, at, _: BorrowedExecutor(cupy, at))
     with installed() as module:
         yield module
 
@@ -452,7 +453,7 @@ def test_the_host_does_not_import_cupy() -> None:
         "ct.contract('ij,jk', x, x.tolist(), c=x, out=x)\n"
         "ct.einsum('ij,jk', x, x)\n"
         "ct.contract_expression('ij,jk', x, (3, 3))(x)\n"
-        "assert not {'cupy', 'contract.run.device'} & set(sys.modules)\n"
+        "assert not {'cupy', 'contract.device.executor'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -503,7 +504,7 @@ def test_a_cached_call_neither_parses_nor_plans(cupy: Any, monkeypatch: pytest.M
 
         for name in ("parse", "operation_for", "call_for"):
             monkeypatch.setattr(request, name, refuse)
-        monkeypatch.setattr("contract.api.evaluate", refuse)
+        monkeypatch.setattr("contract.api.contraction.evaluate", refuse)
         np.testing.assert_allclose(ct.contract("ij,jk->ki", x, y, handle=handle).get(), (A @ B).T)
 
 
@@ -549,6 +550,6 @@ def test_an_expression_of_shapes_expects_new_arrays(
         def refuse(*_: Any) -> None:
             raise AssertionError("the short way was not taken")
 
-        monkeypatch.setattr("contract.api.evaluate", refuse)
+        monkeypatch.setattr("contract.api.contraction.evaluate", refuse)
         x, y = (cupy.asarray(np.asfortranarray(each)) for each in (A, B))
         np.testing.assert_allclose(product(x, y).get(), A @ B)

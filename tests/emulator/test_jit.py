@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.kernels.architectures import architecture_of
-from contract.kernels.call import KernelCall
-from contract.kernels.configurations import TensorTile
-from contract.kernels.lower import lower
-from contract.plan import Gett, Plan
-from contract.planner import make_plan
+from contract.device.kernels.lowering import lower
+from contract.machines.gpu import architecture_of
+from contract.machines.gpu_kernels import TensorTile
+from contract.plan.steps import Gett, Plan
+from contract.planner.device.launch import KernelCall
+from contract.planner.planner import make_plan
 
 from . import nvrtc
 from .device import Device

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.kernels.architectures import architecture_of
-from contract.kernels.call import Arguments, KernelCall
-from contract.kernels.elementwise import elementwise_calls
-from contract.planner import make_plan
+from contract.device.kernels.elementwise import elementwise_calls
+from contract.machines.gpu import architecture_of
+from contract.planner.device.launch import Arguments, KernelCall
+from contract.planner.planner import make_plan
 from tests.reference import UNARY
 
 from .device import Allocation, Device, Options, Schedule

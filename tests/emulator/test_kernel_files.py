@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import contract as ct
+from contract.device import modules as kernel_modules
 from contract.logging import LOGGER
-from contract.run import kernel_modules
 
 from .cupy_surface import counters, installed
 from .device import Device

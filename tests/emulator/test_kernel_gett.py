@@ -7,13 +7,13 @@ from math import ceil, prod
 import numpy as np
 import pytest
 
-from contract.compute import item_size
-from contract.kernels.architectures import ARCHITECTURES, architecture_of
-from contract.kernels.configurations import CORE_TILES, CoreTile
-from contract.kernels.gett import gett_calls
-from contract.kernels.gett_model import share
-from contract.kernels.gett_tiles import Extents, Share
-from contract.operators import Operator
+from contract.descriptors.compute_types import item_size
+from contract.descriptors.operators import Operator
+from contract.device.kernels.gett import gett_calls
+from contract.machines.gett_model import share
+from contract.machines.gpu import ARCHITECTURES, architecture_of
+from contract.machines.gpu_kernels import CORE_TILES, CoreTile
+from contract.machines.gpu_tiles import Extents, Share
 
 from . import nvrtc
 from .device import Device, Options, Schedule

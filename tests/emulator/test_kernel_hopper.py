@@ -10,25 +10,25 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.compute import ComputeType
-from contract.handle import Handle
-from contract.kernels.architectures import ARCHITECTURES, Architecture, architecture_of
-from contract.kernels.boxes import boxed, cuts
-from contract.kernels.call import KernelCall, MapType, Memory, Pointer, TensorMap
-from contract.kernels.configurations import HOPPER_TILES, HopperTile
-from contract.kernels.gett_tiles import HopperShare
-from contract.kernels.hopper import hopper_calls
-from contract.kernels.hopper_model import group
-from contract.kernels.jit import baked
-from contract.kernels.product import held_by
+from contract.descriptors.compute_types import ComputeType
+from contract.descriptors.operators import Operator
+from contract.device import executor as device_executor
+from contract.device.driver import driver_library
+from contract.device.kernels.hopper import hopper_calls
+from contract.device.kernels.jit import baked
+from contract.device.modules import load_kernel
+from contract.device.tensor_maps import encoded
+from contract.execution.executor import Loaded
 from contract.logging import LOGGER
-from contract.operators import Operator
-from contract.plan import Gett
-from contract.run import device as device_executor
-from contract.run.driver_library import driver_library
-from contract.run.executor import Loaded
-from contract.run.kernel_modules import load_kernel
-from contract.run.tensor_maps import encoded
+from contract.machines.gpu import ARCHITECTURES, Architecture, architecture_of
+from contract.machines.gpu_kernels import HOPPER_TILES, HopperTile
+from contract.machines.gpu_tiles import HopperShare
+from contract.plan.steps import Gett
+from contract.planner.device.boxes import boxed, cuts
+from contract.planner.device.hopper_model import group
+from contract.planner.device.launch import KernelCall, MapType, Memory, Pointer, TensorMap
+from contract.planner.device.problem import held_by
+from contract.session.handle import Handle
 
 from .cupy_surface import counters, installed
 from .device import Device, Options, Schedule

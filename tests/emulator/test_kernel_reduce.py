@@ -9,14 +9,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from contract.descriptors import PlanPreference, TensorDescriptor
-from contract.kernels import reduce
-from contract.kernels.architectures import architecture_of
-from contract.kernels.call import KernelCall
-from contract.layout import offset_bounds
-from contract.operators import BinaryOperator, Operator
-from contract.plan import Plan, Scalar, Slot, SlotKind, Source, View
-from contract.plan import Reduce as Step
+from contract.descriptors.layout import offset_bounds
+from contract.descriptors.operations import PlanPreference, TensorDescriptor
+from contract.descriptors.operators import BinaryOperator, Operator
+from contract.device.kernels import reduce
+from contract.machines.gpu import architecture_of
+from contract.plan.steps import Plan, Scalar, Slot, SlotKind, Source, View
+from contract.plan.steps import Reduce as Step
+from contract.planner.device.launch import KernelCall
 
 from .. import reference
 from . import nvrtc

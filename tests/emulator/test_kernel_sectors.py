@@ -12,16 +12,16 @@ import pytest
 
 import contract as ct
 from bench.expressions import ALIGNMENT, packed_operands
-from contract.compute import ComputeType
-from contract.kernels.architectures import architecture_of
-from contract.kernels.configurations import CoreTile, TensorTile, Tile
-from contract.kernels.gett import gett_calls
-from contract.kernels.gett_model import share
-from contract.kernels.gett_tiles import Share, resident, tiles
-from contract.kernels.loops import Dimension
-from contract.kernels.product import A, B, D, Problem, held_by, problem_of
-from contract.plan import Gett, Plan
-from contract.planner import make_plan
+from contract.descriptors.compute_types import ComputeType
+from contract.device.kernels.gett import gett_calls
+from contract.machines.gett_model import share
+from contract.machines.gpu import architecture_of
+from contract.machines.gpu_kernels import CoreTile, TensorTile, Tile
+from contract.machines.gpu_tiles import Share, resident, tiles
+from contract.plan.steps import Gett, Plan
+from contract.planner.device.loops import Dimension
+from contract.planner.device.problem import A, B, D, Problem, held_by, problem_of
+from contract.planner.planner import make_plan
 
 from .device import Device
 

@@ -11,9 +11,9 @@ from bench import kernels
 from bench.kernels import WORKS, Traffic, Work, resident, sheet_of
 from bench.nvrtc import NvrtcError, Usage
 from contract import Algo, PlanPreference
-from contract.kernels.architectures import ARCHITECTURES, architecture_of
-from contract.kernels.lower import lower
-from contract.planner import make_plan
+from contract.device.kernels.lowering import lower
+from contract.machines.gpu import ARCHITECTURES, architecture_of
+from contract.planner.planner import make_plan
 
 from . import nvrtc
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.compute import ComputeType
-from contract.kernels import slices
-from contract.kernels.architectures import ARCHITECTURES, architecture_of
-from contract.kernels.call import KernelCall
-from contract.kernels.configurations import SLICE_TILES, TensorTile
-from contract.kernels.gett import gett_calls
-from contract.kernels.jit import baked
-from contract.kernels.slices import MOST_SLICES, NATIVE_AT, NEED_BYTES, slice_calls
-from contract.operators import Operator
+from contract.descriptors.compute_types import ComputeType
+from contract.descriptors.operators import Operator
+from contract.device.kernels import slices
+from contract.device.kernels.gett import gett_calls
+from contract.device.kernels.jit import baked
+from contract.device.kernels.slices import MOST_SLICES, NATIVE_AT, NEED_BYTES, slice_calls
+from contract.machines.gpu import ARCHITECTURES, architecture_of
+from contract.machines.gpu_kernels import SLICE_TILES, TensorTile
+from contract.planner.device.launch import KernelCall
 
 from ..reference import assert_within_bound
 from .cupy_surface import counters, installed

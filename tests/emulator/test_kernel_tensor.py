@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contract.compute import ComputeType, item_size
-from contract.kernels import arithmetic as known
-from contract.kernels.architectures import ARCHITECTURES, Architecture, architecture_of
-from contract.kernels.arithmetic import arithmetic
-from contract.kernels.configurations import Arithmetic, TensorTile, tensor_tiles
-from contract.kernels.gett import gett_calls
-from contract.kernels.gett_model import share
-from contract.kernels.gett_tiles import Share, resident
-from contract.kernels.product import Problem
-from contract.operators import Operator
+from contract.descriptors.compute_types import ComputeType, item_size
+from contract.descriptors.operators import Operator
+from contract.device.kernels.gett import gett_calls
+from contract.machines import tensor_cores as known
+from contract.machines.gett_model import share
+from contract.machines.gpu import ARCHITECTURES, Architecture, architecture_of
+from contract.machines.gpu_kernels import Arithmetic, TensorTile, tensor_tiles
+from contract.machines.gpu_tiles import Share, resident
+from contract.machines.tensor_cores import arithmetic
+from contract.planner.device.problem import Problem
 
 from .device import Device, Options, Schedule
 from .products import Case, Data, Layout, case, check, modes, workload

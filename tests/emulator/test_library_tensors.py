@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.run.torch_library import TYPES
+from contract.arrays.torch_tensors import TYPES
 
 from .cupy_surface import make_cupy
 from .cupy_surface.surface import counters, importable

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.compute import item_size
-from contract.kernels import elementwise
-from contract.kernels.architectures import Architecture, architecture_of
-from contract.kernels.arithmetic import F16, F64_WIDE, TF32, TF32X3
-from contract.kernels.call import KernelCall
-from contract.kernels.configurations import HOPPER_TILES, Arithmetic, tensor_tiles
-from contract.kernels.elementwise import elementwise_calls
-from contract.kernels.gett import gett_calls
-from contract.kernels.gett_tiles import HopperShare, Share
-from contract.kernels.hopper import hopper_calls
-from contract.kernels.reduce import reduce_calls
-from contract.plan import Elementwise, Gett, Permute, Plan, Reduce, Step
-from contract.planner import make_plan
+from contract.descriptors.compute_types import item_size
+from contract.device.kernels import elementwise
+from contract.device.kernels.elementwise import elementwise_calls
+from contract.device.kernels.gett import gett_calls
+from contract.device.kernels.hopper import hopper_calls
+from contract.device.kernels.reduce import reduce_calls
+from contract.machines.gpu import Architecture, architecture_of
+from contract.machines.gpu_kernels import HOPPER_TILES, Arithmetic, tensor_tiles
+from contract.machines.gpu_tiles import HopperShare, Share
+from contract.machines.tensor_cores import F16, F64_WIDE, TF32, TF32X3
+from contract.plan.steps import Elementwise, Gett, Permute, Plan, Reduce, Step
+from contract.planner.device.launch import KernelCall
+from contract.planner.planner import make_plan
 
 from .device import Device, KernelFault, Options, Schedule
 from .launching import run_call

@@ -1,7 +1,7 @@
 """What a case is to give: brute force in extended precision with an error bound, or exactly.
 
 Floating-point results are Estimates: values in extended precision and how far a right result may
-be from them, by the bound in the README and 16 roundoffs for each unary operator. Integers are
+be from them, by the bound in the reference and 16 roundoffs for each unary operator. Integers are
 computed modulo 2^64, or in the type that they are combined in, and have no error.
 """
 

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 import numpy as np
 from numpy._core import _multiarray_umath
 
-from contract.run.memory import NOTHING, MemoryPool
-from contract.run.quiet import QUIET
-from contract.workspace import ALIGNMENT
+from contract.execution.quiet import QUIET
+from contract.host.resources.memory import NOTHING, MemoryPool
+from contract.plan.workspace import ALIGNMENT
 
 PAGE = mmap.PAGESIZE
 READ_WRITE, NONE = mmap.PROT_READ | mmap.PROT_WRITE, 0

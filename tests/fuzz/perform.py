@@ -10,9 +10,9 @@ from unittest import mock
 import numpy as np
 
 import contract as ct
-from contract import evaluation
-from contract.descriptors import PlanPreference
-from contract.operators import BinaryOperator, Operator
+from contract.descriptors.operations import PlanPreference
+from contract.descriptors.operators import BinaryOperator, Operator
+from contract.session import handle as session_handle
 from tests.fuzz.arrays import Made, made
 from tests.fuzz.cases import Case, Tensor, Verb
 from tests.fuzz.expected import Estimate, expected
@@ -111,12 +111,12 @@ class Bench:
     @contextmanager
     def _default_handle(self, case: Case) -> Iterator[ct.Handle]:
         """The case's handle, also for verbs that take none."""
-        handle, before = self.handle(case), evaluation.default_handle
-        evaluation.default_handle = lambda *_: handle  # type: ignore[assignment]
+        handle, before = self.handle(case), session_handle.default_handle
+        session_handle.default_handle = lambda *_: handle  # type: ignore[assignment]
         try:
             yield handle
         finally:
-            evaluation.default_handle = before
+            session_handle.default_handle = before
 
     def _results(self, case: Case, arrays: _Arrays, call: Call) -> list[np.ndarray]:
         """A copy of what each call gives."""

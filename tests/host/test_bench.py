@@ -45,8 +45,9 @@ from bench.suites import (
 )
 from contract import ComputeType
 from contract.errors import UnsupportedTypeError
-from contract.handle import default_handle
-from contract.run import host_products, numpy_kernels
+from contract.host.kernels import numpy_kernels
+from contract.host.steps import products as host_products
+from contract.session.handle import default_handle
 from tests.reference import SMALLEST, UNIT_ROUNDOFF, roundoffs
 
 CEILINGS = Ceilings(flops=1e11, bandwidth=1e10)

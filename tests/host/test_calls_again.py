@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract import api, elementwise, numpy_einsum
+from contract.api import contraction as api
+from contract.api import einsum as numpy_einsum
+from contract.api import elementwise
 from contract.errors import InvalidValueError
 
 rng = np.random.default_rng(22)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.plan import Plan
-from contract.planner import make_plan
-from contract.run.host import HostExecutor
+from contract.host.executor import HostExecutor
+from contract.plan.steps import Plan
+from contract.planner.planner import make_plan
 from tests.corpus.cases import case
 from tests.corpus.checks import operands_of
 

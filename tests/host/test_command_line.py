@@ -17,15 +17,19 @@ import numpy as np
 import pytest
 
 import contract
-from contract import Handle, demo, files, plan_files
-from contract.__main__ import main
-from contract.calibration import CHECKS, constants, with_constants
+from contract import Handle
+from contract.cli import array_files as files
+from contract.cli import demo
+from contract.cli.array_files import ArrayFile, read
+from contract.cli.commands import main
 from contract.errors import InvalidValueError
-from contract.files import ArrayFile, read
-from contract.heuristics import HOST
-from contract.run import calibrating
-from contract.run.calibrating import Calibration, Choices
-from contract.run.host import HostExecutor
+from contract.host.executor import HostExecutor
+from contract.machines.cpu import HOST
+from contract.machines.cpu_constants import constants, with_constants
+from contract.session import calibrating
+from contract.session.calibrating import Calibration, Choices
+from contract.session.model_fit import CHECKS
+from contract.storage import plans as plan_files
 
 ROOT = Path(contract.__file__).parents[1]
 
@@ -558,7 +562,7 @@ def test_calibration_is_kept_where_it_chooses_better_and_used(
 ) -> None:
     faster = with_constants(HOST, {"memory_bandwidth": 2 * HOST.memory_bandwidth})
     found = [Calibration(faster, Choices((1.5, 1.0)), Choices((1.5, 1.2)))]
-    monkeypatch.setattr("contract.__main__.calibrated", lambda *_: found[0])
+    monkeypatch.setattr("contract.cli.commands.calibrated", lambda *_: found[0])
     monkeypatch.setenv("CONTRACT_HOST_KERNELS", "numpy")
     monkeypatch.setenv("CONTRACT_CALIBRATION", str(tmp_path))
     assert main(["calibrate", "--directory", str(tmp_path)]) == 0

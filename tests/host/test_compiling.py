@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from contract import NotSupportedError, logging
-from contract.run import compiled_code as store
-from contract.run import compiler_process, switching
-from contract.run.compiled_code import CompiledCode, Kernel
+from contract.execution import compiled_code as store
+from contract.execution import compiler_process
+from contract.execution.compiled_code import CompiledCode, Kernel
+from contract.session import switching_plan as switching
 
 pytest.importorskip("numba")
 
@@ -25,7 +26,7 @@ import json, os, sys, time
 import numpy as np
 import contract as ct
 from contract import NotSupportedError, logging
-from contract.run.compiled_code import compiled_code
+from contract.execution.compiled_code import compiled_code
 logging.set_file(os.devnull)
 logging.set_level(4)
 x = np.random.default_rng(1).random((30, 40, 50))
@@ -120,7 +121,7 @@ def test_what_is_on_disk_is_loaded(warm: Path) -> None:
 def test_plans_are_found_again_after_the_switch(warm: Path) -> None:
     """A cached call after it runs the compiled plan itself."""
     program = """
-    from contract.handle import default_handle
+    from contract.session.handle import default_handle
     def kinds():
         return {type(plan).__name__ for _, plan in default_handle().plans.items()}
     turn()
@@ -150,14 +151,16 @@ def test_what_is_compiled_is_logged_with_its_seconds(tmp_path: Path) -> None:
     print(*[line for line in lines if line.startswith("compiled")][:1])
     """
     (line,) = ran(program, tmp_path)
-    assert line.startswith("compiled numba_")
+    assert line.startswith("compiled ")
     assert line.endswith(" s")
 
 
 def test_what_is_found_on_disk(tmp_path: Path) -> None:
     """A function for its own types, made of the same sources, and nothing else."""
     program = """
-    from contract.run import code_folder, numba_integers, numba_tools
+    from contract.host.compiled.functions import code_folder
+    from contract.host.compiled.functions import integers as numba_integers
+    from contract.host.compiled.functions import tools as numba_tools
 
     def is_kept(width):
         try:
@@ -210,7 +213,7 @@ def test_a_process_ends_while_it_compiles(tmp_path: Path) -> None:
 
 def test_the_compiler_ends_with_its_parent_whatever_it_does() -> None:
     program = """
-    from contract.run import compiling
+    from contract.execution import compiling
     compiling._result = lambda *given: time.sleep(1000)
     compiling.main()
     """

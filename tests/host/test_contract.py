@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract import request
-from contract.expression import Notation
-from contract.plan import Elementwise, Plan
-from contract.run import host
-from contract.run.steps import Prepared
+from contract.api import request
+from contract.descriptors.expression import Notation
+from contract.host import executor as host
+from contract.host.resources.prepared import Prepared
+from contract.plan.steps import Elementwise, Plan
 from tests.reference import UNARY, assert_within_bound
 
 A, B = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)

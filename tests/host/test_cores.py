@@ -14,10 +14,10 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 import contract as ct
-from contract.run import blas_threads, limits, workers
-from contract.run.blas_threads import BlasThreads
-from contract.run.limits import free_memory, usable_cores
-from contract.run.workers import Workers
+from contract.host.resources import blas_threads, limits, workers
+from contract.host.resources.blas_threads import BlasThreads
+from contract.host.resources.limits import free_memory, usable_cores
+from contract.host.resources.workers import Workers
 from tests.host.test_threads import put_for_matmul
 
 # Every kind of call that threads share; then the threads of the handle, those of ours that were
@@ -25,11 +25,11 @@ from tests.host.test_threads import put_for_matmul
 CALLS = """
 import json, os, sys, threading, time
 import numpy as np
-from contract.run import limits
+from contract.host.resources import limits
 if sys.argv[1] != "0":
     limits._cores = lambda: int(sys.argv[1])
 import contract as ct
-from contract.handle import default_handle
+from contract.session.handle import default_handle
 rng = np.random.default_rng(0)
 x, y = rng.random((64, 64, 64)), rng.random((64, 64, 64))
 for algo in (ct.Algo.GETT, ct.Algo.TTGT):
@@ -149,7 +149,7 @@ def test_a_number_of_threads_that_is_chosen_is_kept() -> None:
 
 def test_compiled_work_is_limited_too(three: Workers) -> None:
     pytest.importorskip("numba")
-    from contract.run.numba_team import Team
+    from contract.host.compiled.functions.team import Team
     from tests.host.test_team import PATIENT, Visits, until
 
     team = Team(three)
@@ -297,7 +297,7 @@ def test_lone_products_are_ours_where_blas_exceeds_a_quota(monkeypatch: pytest.M
 # --- forks ----------------------------------------------------------------------------------------
 
 FORK = """
-import contract.forks
+import contract.support.forks
 import logging, os, threading
 
 class Importing:
@@ -309,7 +309,7 @@ class Importing:
     def release(self):
         pass
 
-contract.forks.hold_during_forks(Importing())
+contract.support.forks.hold_during_forks(Importing())
 child = os.fork()
 if child == 0:
     os._exit(0)

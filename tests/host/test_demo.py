@@ -9,11 +9,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from contract import demo
-from contract.demo import numpy_engine, our_engine
+from contract.cli import demo, neighbours
+from contract.cli.demo import numpy_engine, our_engine
+from contract.cli.neighbours import Neighbours
 from contract.errors import InsufficientWorkspaceError, InvalidValueError
-from contract.run import neighbours
-from contract.run.neighbours import Neighbours
 
 ENGINES = pytest.mark.parametrize("engine", [numpy_engine, our_engine], ids=["numpy", "contract"])
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.planner import make_plan
+from contract.planner.planner import make_plan
 
 CORPUS = json.loads((Path(__file__).parents[2] / "bench" / "data" / "tccg48.json").read_text())
 

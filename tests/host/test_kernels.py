@@ -15,17 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import contract as ct
-from contract.heuristics import COMPILED, NARROW_BLAS, Cpu
-from contract.operators import BinaryOperator
-from contract.run import copy_tables, host, pass_tables
-from contract.run import memory as memory_module
-from contract.run.blas_threads import BlasThreads, blas_threads
-from contract.run.host import HostExecutor
-from contract.run.host_kernels import HostKernels, TileSource, flatten, strided_view
-from contract.run.kernel_families import load_kernels
-from contract.run.linking import Linker
-from contract.run.memory import KEPT_BYTES, Cutter, MemoryPool
-from contract.run.workers import Workers
+from contract.descriptors.operators import BinaryOperator
+from contract.host import executor as host
+from contract.host.compiled import copy_tables, pass_tables
+from contract.host.compiled.linking import Linker
+from contract.host.executor import HostExecutor
+from contract.host.kernel_families import load_kernels
+from contract.host.kernels.protocol import HostKernels, TileSource, flatten, strided_view
+from contract.host.resources import memory as memory_module
+from contract.host.resources.blas_threads import BlasThreads, blas_threads
+from contract.host.resources.memory import KEPT_BYTES, Cutter, MemoryPool
+from contract.host.resources.workers import Workers
+from contract.machines.cpu import COMPILED, NARROW_BLAS, Cpu
 
 WORKERS = Workers(3)
 FAMILIES = {family: load_kernels(family, WORKERS) for family in ("numba", "numpy")}

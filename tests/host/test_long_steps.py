@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.run import host_reductions, host_tiles, host_views, matrix_slices, numpy_kernels
-from contract.run.host_views import slabs
-from contract.run.matrix_slices import in_slices
-from contract.run.workers import Workers
+from contract.host.kernels import numpy_kernels
+from contract.host.resources import matrix_slices
+from contract.host.resources import views as host_views
+from contract.host.resources.matrix_slices import in_slices
+from contract.host.resources.views import slabs
+from contract.host.resources.workers import Workers
+from contract.host.steps import reductions as host_reductions
+from contract.host.steps import tiles as host_tiles
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128", "int64", "bool"])

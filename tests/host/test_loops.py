@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import contract as ct
-from contract.heuristics import COMPILED
-from contract.planner import ranked_plans
-from contract.run.compiled_kernels import CompiledKernels
-from contract.run.host_kernels import LoopRow
-from contract.run.workers import Workers
-from contract.vector_loops import vectors_each
+from contract.host.compiled_kernels import CompiledKernels
+from contract.host.kernels.protocol import LoopRow
+from contract.host.resources.workers import Workers
+from contract.machines.cpu import COMPILED
+from contract.planner.host.vector_loops import vectors_each
+from contract.planner.planner import ranked_plans
 
 pytest.importorskip("numba")
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.order import PATH_NAMES, is_path_name
-from contract.text import shown
+from contract.planner.paths import PATH_NAMES, is_path_name
+from contract.support.text import shown
 
 A, B, LARGE = np.ones((3, 4)), np.ones((4, 5)), np.ones((50, 50))
 PRODUCT = "ij,jk->ik"
@@ -139,7 +139,7 @@ def test_values_in_messages() -> None:
 def test_no_message_names_an_index_under_our_name() -> None:
     """The name on PyPI is not ours: what is missing is named by itself."""
     package = Path(ct.__file__).parent
-    for path in (*package.rglob("*.py"), package.parent / "README.md"):
+    for path in (*package.rglob("*.py"), *package.rglob("*.md"), package.parent / "README.md"):
         text = path.read_text() if path.exists() else ""
         assert "pip install contract" not in text
         assert "'contract[" not in text

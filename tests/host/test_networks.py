@@ -10,13 +10,13 @@ import pytest
 import contract as ct
 from bench.copies import copied_bytes, path_of, plan_of, tensordot_bytes
 from bench.networks import NETWORKS
-from contract import network, planner
-from contract.heuristics import HOST
-from contract.network import Layout, mode_orders, scheduled, twins
-from contract.order import Pair, pairs_of
-from contract.plan import Elementwise, Gemm, Gett, Kind, Permute, Plan, Product
-from contract.planner import make_plan
-from contract.verification import verify
+from contract.execution.verification import verify
+from contract.machines.cpu import HOST
+from contract.plan.steps import Elementwise, Gemm, Gett, Kind, Permute, Plan, Product
+from contract.planner import network, planner
+from contract.planner.network import Layout, mode_orders, scheduled, twins
+from contract.planner.paths import Pair, pairs_of
+from contract.planner.planner import make_plan
 
 Terms = list[list[int]]
 Rng = np.random.Generator

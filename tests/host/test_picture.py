@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 import contract as ct
-from contract.run import picture
+from contract.explain import picture
 
 SHAPES = ((8, 9), (9, 10), (10, 11))
 

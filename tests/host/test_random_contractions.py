@@ -231,7 +231,7 @@ def every_candidate(
     handle: ct.Handle, text: str, operands: list[np.ndarray], c: np.ndarray | None
 ) -> "list[np.ndarray]":
     """The result of every plan the planner considered, each in a fresh array."""
-    from contract.request import Options, operation_for
+    from contract.api.request import Options, operation_for
 
     arrays = handle.arrays
     layouts = [arrays.layout(x) for x in operands]

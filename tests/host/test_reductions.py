@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import contract as ct
-from contract.layout import offset_bounds
-from contract.operators import BinaryOperator
-from contract.run.host_kernels import strided_view
-from contract.run.linking import Linker
-from contract.run.reduction_tables import reduction
+from contract.descriptors.layout import offset_bounds
+from contract.descriptors.operators import BinaryOperator
+from contract.host.compiled.linking import Linker
+from contract.host.compiled.reduction_tables import reduction
+from contract.host.kernels.protocol import strided_view
 
 pytest.importorskip("numba")
 

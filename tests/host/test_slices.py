@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.run import call
+from contract.execution import bound_plan as call
 from tests.reference import assert_within_bound
 
 # (ia|jb) first, as large as everything: in whole 20.5 MB here, 205 GB for 40000 virtual orbitals.

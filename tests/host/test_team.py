@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("numba")
 
-from contract.run.numba_team import PART_ARGUMENTS, Team, _counted
-from contract.run.numba_tools import by_integers, load, made, store
-from contract.run.workers import Workers
+from contract.host.compiled.functions.team import PART_ARGUMENTS, Team, _counted
+from contract.host.compiled.functions.tools import by_integers, load, made, store
+from contract.host.resources.workers import Workers
 
 
 def _visit(table: int, begin: int, end: int, lane: int) -> None:

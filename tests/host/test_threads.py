@@ -15,8 +15,10 @@ import pytest
 from threadpoolctl import threadpool_info
 
 import contract as ct
-from contract.run import host_products, numpy_kernels, workers
-from contract.run.blas_threads import BlasThreads, blas_threads
+from contract.host.kernels import numpy_kernels
+from contract.host.resources import workers
+from contract.host.resources.blas_threads import BlasThreads, blas_threads
+from contract.host.steps import products as host_products
 
 CALLS, THREADS = 600, 8
 TUNED = ct.PlanPreference(autotune=ct.AutotuneMode.INCREMENTAL)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.heuristics import COMPILED, Cpu, Tiling
-from contract.plan import Gett, Kind, Plan, Tiles
-from contract.planner import make_plan
-from contract.run.host import HostExecutor
-from contract.run.host_tiles import TileProduct
+from contract.host.executor import HostExecutor
+from contract.host.steps.tiles import TileProduct
+from contract.machines.cpu import COMPILED, Cpu, Tiling
+from contract.plan.steps import Gett, Kind, Plan, Tiles
+from contract.planner.planner import make_plan
 
 pytest.importorskip("numba")
 
@@ -261,7 +261,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
 @pytest.mark.parametrize("most", [0, 1 << 30])
 def test_boxes_of_a_stay_packed(threads: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bits whether they do or not; where threads have no memory for it they do not."""
-    monkeypatch.setattr("contract.run.host_tiles.KEPT_BYTES", most)
+    monkeypatch.setattr("contract.host.steps.tiles.KEPT_BYTES", most)
     rng = seeded("kept")
     executor = HostExecutor(threads=threads)
     kept = 0

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.__main__ import main
-from contract.run.host import HostExecutor
-from contract.sizes import ADDRESSABLE_BYTES
+from contract.cli.commands import main
+from contract.host.executor import HostExecutor
+from contract.support.memory_size import ADDRESSABLE_BYTES
 
 # Arrays of any extents that take 8 bytes.
 LONG, SQUARE = np.broadcast_to(1.0, (1 << 40,)), np.broadcast_to(1.0, (1 << 24, 1 << 24))

@@ -6,15 +6,15 @@ from random import Random
 import numpy as np
 import pytest
 
-from contract.codec import decoded, encoded
-from contract.descriptors import TensorDescriptor
+from contract.descriptors.layout import offset_bounds, span
+from contract.descriptors.operations import TensorDescriptor
 from contract.errors import CacheFileError, InvalidValueError
-from contract.layout import offset_bounds, span
-from contract.plan import Plan
-from contract.run.host import HostExecutor
-from contract.run.host_kernels import strided_view
-from contract.verification import verify
-from contract.workspace import ALIGNMENT
+from contract.execution.verification import verify
+from contract.host.executor import HostExecutor
+from contract.host.kernels.protocol import strided_view
+from contract.plan.steps import Plan
+from contract.plan.workspace import ALIGNMENT
+from contract.storage.codec import decoded, encoded
 from tests.plan_cases import MACHINES, another, candidates, changed, numbers, operations
 
 GUARD = 4096  # elements before and behind every array

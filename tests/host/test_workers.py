@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import contract as ct
-from contract.distributed import TASK_SECONDS, batched
-from contract.slicing import Chunked
+from contract.slices.distributed import TASK_SECONDS, batched
+from contract.slices.search import Chunked
 from tests.reference import assert_within_bound
 
 TERMS, OUTPUT = ("abc", "cbd", "dae"), "ea"

@@ -15,7 +15,7 @@ from joblib import Parallel, delayed, parallel_config
 def call(number):
     import numpy as np
     import contract as ct
-    from contract.run import limits
+    from contract.host.resources import limits
     limits._cores = lambda: 3
     with ct.Handle() as handle:
         ct.permute("abc->cba", np.ones((256, 64, 64)), handle=handle)

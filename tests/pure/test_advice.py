@@ -5,14 +5,20 @@ from typing import Any
 
 import pytest
 
-from contract.advice import Advice, Subject, advise
-from contract.compute import ComputeType
-from contract.descriptors import Algo, Contraction, ElementwiseOperation, Operand, TensorDescriptor
-from contract.heuristics import HOST
-from contract.information import information, tuning_text
-from contract.kernels.architectures import architecture_of
-from contract.plan import Plan
-from contract.planner import PlanPreference, make_plan
+from contract.descriptors.compute_types import ComputeType
+from contract.descriptors.operations import (
+    Algo,
+    Contraction,
+    ElementwiseOperation,
+    Operand,
+    TensorDescriptor,
+)
+from contract.explain.advice import Advice, Subject, advise
+from contract.explain.report import information, tuning_text
+from contract.machines.cpu import HOST
+from contract.machines.gpu import architecture_of
+from contract.plan.steps import Plan
+from contract.planner.planner import PlanPreference, make_plan
 
 SM60, SM90 = architecture_of(60), architecture_of(90)
 

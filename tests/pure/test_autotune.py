@@ -3,7 +3,7 @@
 import threading
 from math import inf
 
-from contract.autotune import Tuning, fastest
+from contract.session.tuning import Tuning, fastest
 
 
 def test_each_call_gets_the_next_candidate_then_the_fastest_stays() -> None:

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract import cache as cache_module
-from contract.cache import MOST_REQUESTS, PlanCache
 from contract.errors import InvalidValueError
+from contract.session import plan_cache as cache_module
+from contract.session.plan_cache import MOST_REQUESTS, PlanCache
 
 
 class Value:

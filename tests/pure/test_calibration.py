@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from contract.cache_files import Identity
-from contract.calibration import CHECKS, RANGE, constants, fitted, method, with_constants
-from contract.calibration_files import calibration_path, read_calibration, write_calibration
-from contract.descriptors import PlanPreference
+from contract.descriptors.operations import PlanPreference
 from contract.errors import CacheFileError
-from contract.heuristics import COMPILED, HOST, Cpu
-from contract.plan import Plan
-from contract.planner import ranked_plans
+from contract.machines.cpu import COMPILED, HOST, Cpu
+from contract.machines.cpu_constants import RANGE, constants, with_constants
+from contract.machines.machine import Identity
+from contract.plan.steps import Plan
+from contract.planner.planner import ranked_plans
+from contract.session.model_fit import CHECKS, fitted, method
+from contract.storage.calibration import calibration_path, read_calibration, write_calibration
 
 HERE = Identity("some processor", "x86_64, numba", 2)
 FACTORS = (1.5, 0.7, 2.0, 0.6, 1.3)

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 import contract as ct
-from contract.codec import decoded, encoded, is_storable
-from contract.descriptors import OperationDescriptor, Padding, PlanPreference
+from contract.descriptors.operations import OperationDescriptor, Padding, PlanPreference
 from contract.errors import CacheFileError, InvalidValueError
-from contract.plan import Candidate, Plan
+from contract.plan.steps import Candidate, Plan
+from contract.storage.codec import decoded, encoded, is_storable
 from tests.plan_cases import contraction, plans
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from contract import ComputeType, compute
-from contract.compute import COMPUTE_TYPES, Family, rule
+from contract import ComputeType
+from contract.descriptors import compute_types as compute
+from contract.descriptors.compute_types import COMPUTE_TYPES, Family, rule
 from contract.errors import UnsupportedTypeError
 
 # (types){compute types}, the default first, as the documentation lists them.

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 import contract as ct
 from contract import Algo, ComputeType
-from contract.kernels.architectures import ARCHITECTURES, Architecture, architecture_of
-from contract.kernels.blas_model import blas_compute
-from contract.kernels.call import BlasCall, KernelCall
-from contract.kernels.configurations import CoreTile, TensorTile
-from contract.kernels.gett_tiles import HopperShare
-from contract.kernels.lower import lower
-from contract.kernels.recordable import recordable
-from contract.plan import Candidate, Elementwise, Gemm, Gett, Permute, Plan, step_bytes
-from contract.planner import make_plan
-from contract.run.explain import explain
-from contract.verification import verify
+from contract.device.kernels.lowering import lower
+from contract.device.kernels.recordable import recordable
+from contract.execution.verification import verify
+from contract.explain.table import explain
+from contract.machines.cublas_model import blas_compute
+from contract.machines.gpu import ARCHITECTURES, Architecture, architecture_of
+from contract.machines.gpu_kernels import CoreTile, TensorTile
+from contract.machines.gpu_tiles import HopperShare
+from contract.plan.steps import Candidate, Elementwise, Gemm, Gett, Permute, Plan, step_bytes
+from contract.planner.device.launch import BlasCall, KernelCall
+from contract.planner.planner import make_plan
 
 TCCG = Path(__file__).parents[2] / "bench" / "data" / "tccg48.json"
 A100, H200 = architecture_of(80), architecture_of(90)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from contract.descriptors.expression import interleaved, mode_extents, parse
 from contract.errors import InvalidValueError
-from contract.expression import interleaved, mode_extents, parse
 
 
 @pytest.mark.parametrize(

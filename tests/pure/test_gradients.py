@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from contract.arrays.gradients import GIVEN, gradient
+from contract.descriptors.expression import Expression, parse
+from contract.descriptors.operators import Operator
 from contract.errors import NotSupportedError
-from contract.expression import Expression, parse
-from contract.gradients import GIVEN, gradient
-from contract.operators import Operator
 from tests.reference import UNARY
 
 FUNCTIONS = {**UNARY, "conj": np.conj}

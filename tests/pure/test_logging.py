@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from contract.call_text import call_text
-from contract.config import LogSettings, Settings
+from contract.descriptors.text import call_text
 from contract.errors import InvalidValueError, NotSupportedError
 from contract.logging import Level, Logger
+from contract.support.config import LogSettings, Settings
 
 LINE = re.compile(
     r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\]\[contract\]\[(\d+)\]\[(\w+)\]\[([\w.]+)\] (.*)"

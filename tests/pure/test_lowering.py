@@ -8,14 +8,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import contract as ct
-from contract.kernels.architectures import architecture_of
-from contract.kernels.call import BlasCall, Fields, KernelCall, Memory, Pointer, packed
-from contract.kernels.configurations import ELEMENTWISE, REDUCE
-from contract.kernels.loops import Dimension, capacity, divisor, fused
-from contract.kernels.lower import lower
-from contract.plan import Plan, Scalar
-from contract.planner import make_plan
-from contract.run import device as device_executor
+from contract.device import executor as device_executor
+from contract.device.kernels.lowering import lower
+from contract.machines.gpu import architecture_of
+from contract.machines.gpu_kernels import ELEMENTWISE, REDUCE
+from contract.plan.steps import Plan, Scalar
+from contract.planner.device.launch import BlasCall, Fields, KernelCall, Memory, Pointer, packed
+from contract.planner.device.loops import Dimension, capacity, divisor, fused
+from contract.planner.planner import make_plan
 
 HOPPER = architecture_of(90)
 

@@ -18,10 +18,12 @@ from typing import Any
 import pytest
 
 import contract as ct
-from contract import cache_files, plan_files
-from contract.cache_files import Identity
 from contract.errors import CacheFileError, InvalidValueError
-from contract.plan_files import (
+from contract.machines.machine import Identity
+from contract.planner.planner import make_plan
+from contract.storage import files as cache_files
+from contract.storage import plans as plan_files
+from contract.storage.plans import (
     PlanStore,
     Record,
     identity_of,
@@ -30,8 +32,7 @@ from contract.plan_files import (
     store_path,
     write_plans,
 )
-from contract.planner import make_plan
-from contract.replacing import UNFINISHED, replacing
+from contract.support.atomic_file import UNFINISHED, replacing
 from tests.plan_cases import MACHINES, another, changed, numbers, operand, operations
 
 HERE = Identity("NVIDIA H200", "9.0", 132)

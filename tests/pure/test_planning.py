@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from contract import Algo, Contraction, Operand, Operator, PlanPreference, TensorDescriptor
 from contract.errors import InvalidValueError, NotSupportedError, UnsupportedTypeError
-from contract.heuristics import COMPILED, HOST, NARROW_BLAS, Cpu
-from contract.order import pairs_of
-from contract.plan import Elementwise, Gemm, Gett, Kind, Permute, Plan, Reduce
-from contract.planner import make_plan, ranked_plans
-from contract.verification import verify
-from contract.workspace import ALIGNMENT, Lifetime, place
+from contract.execution.verification import verify
+from contract.machines.cpu import COMPILED, HOST, NARROW_BLAS, Cpu
+from contract.plan.steps import Elementwise, Gemm, Gett, Kind, Permute, Plan, Reduce
+from contract.plan.workspace import ALIGNMENT, Lifetime, place
+from contract.planner.paths import pairs_of
+from contract.planner.planner import make_plan, ranked_plans
 
 
 def operation(

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from contract.compute import ComputeType
-from contract.descriptors import Algo, PlanPreference
+from contract.api.request import Combination, Options, Reducing, Written
+from contract.api.request_text import request_of, text_of
+from contract.descriptors.compute_types import ComputeType
+from contract.descriptors.operations import Algo, PlanPreference
+from contract.descriptors.operators import BinaryOperator, Operator
 from contract.errors import NotSupportedError
-from contract.operators import BinaryOperator, Operator
-from contract.request import Combination, Options, Reducing, Written
-from contract.request_text import request_of, text_of
 
 INTERLEAVED: Written = (((0, 1), (1, 2)), (0, 2))
 

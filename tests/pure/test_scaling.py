@@ -3,9 +3,9 @@
 import pytest
 
 import contract as ct
-from contract.planner import make_plan
-from contract.run.explain import explain
-from contract.scaling import scaling_of, step_modes
+from contract.explain.scaling import scaling_of, step_modes
+from contract.explain.table import explain
+from contract.planner.planner import make_plan
 from tests.plan_cases import operand
 
 AMPLITUDES = {"a": 24, "b": 24, "e": 24, "f": 24, "i": 8, "j": 8}

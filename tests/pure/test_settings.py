@@ -5,8 +5,8 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from contract.config import VARIABLES, LogSettings, Settings
 from contract.errors import InvalidValueError
+from contract.support.config import VARIABLES, LogSettings, Settings
 
 
 def test_settings_have_the_defaults_of_the_table() -> None:

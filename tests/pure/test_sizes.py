@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import contract as ct
-from contract.sizes import memory_amount, memory_bytes
+from contract.support.memory_size import memory_amount, memory_bytes
 
 WRITTEN = {
     "0": 0,

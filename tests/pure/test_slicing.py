@@ -7,9 +7,9 @@ from math import prod
 import pytest
 
 import contract as ct
-from contract.fitting import fitting_plan
-from contract.order import pairs_of
-from contract.slicing import (
+from contract.planner.paths import pairs_of
+from contract.slices.fitted_plans import fitting_plan
+from contract.slices.search import (
     Chunked,
     Network,
     given_chunks,

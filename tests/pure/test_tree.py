@@ -5,8 +5,8 @@ from math import prod
 import pytest
 
 import contract as ct
-from contract.planner import make_plan
-from contract.tree import Node, contraction_tree
+from contract.explain.tree import Node, contraction_tree
+from contract.planner.planner import make_plan
 
 
 def operand(modes: str, extents: dict[str, int]) -> ct.Operand:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import contract as ct
-from contract.codec import decoded, encoded
-from contract.descriptors import Algo
+from contract.descriptors.operations import Algo
 from contract.errors import CacheFileError, InvalidValueError
-from contract.heuristics import COMPILED
-from contract.kernels.architectures import architecture_of
-from contract.kernels.configurations import HOPPER_TILES
-from contract.kernels.gett_tiles import HopperShare
-from contract.plan import (
+from contract.execution.verification import verify
+from contract.machines.cpu import COMPILED
+from contract.machines.gpu import architecture_of
+from contract.machines.gpu_kernels import HOPPER_TILES
+from contract.machines.gpu_tiles import HopperShare
+from contract.plan.steps import (
     Elementwise,
     Gemm,
     Gett,
@@ -29,8 +29,8 @@ from contract.plan import (
     Step,
     View,
 )
-from contract.planner import make_plan
-from contract.verification import verify
+from contract.planner.planner import make_plan
+from contract.storage.codec import decoded, encoded
 from tests.plan_cases import (
     MACHINES,
     another,

@@ -1,0 +1,1 @@
+"""Steps -> launches of our kernels; the CUDA sources (.cuh) lie beside what launches them."""

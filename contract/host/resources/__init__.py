@@ -1,0 +1,1 @@
+"""What steps on the host share: threads, memory, views of arrays, BLAS's threads."""

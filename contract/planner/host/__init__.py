@@ -1,0 +1,1 @@
+"""A product's candidates on a processor: BLAS, panels, tiles, loops, with their seconds."""
