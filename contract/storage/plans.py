@@ -33,6 +33,7 @@ from contract.storage.files import (
     parsed,
     require_room,
 )
+from contract.support import sources
 from contract.support.atomic_file import UNFINISHED, replacing
 from contract.support.forks import reentrant_lock
 from contract.support.version import VERSION
@@ -56,7 +57,7 @@ __all__ = [
 SCHEMA = 1
 MOST_RECORDS = 512  # of a store
 MOST_STORED = MOST_BYTES // 2  # of their texts: a quotation mark takes two bytes in the file
-PLANNING = ("descriptors", "machines", "plan", "planner")  # rooms that decide what a plan is
+PLANNING = ("support", "descriptors", "machines", "plan", "planner")  # what a plan depends on
 LOCK = ".lock"  # in the folder of a store; it stays
 
 Texts = dict[str, str]  # records by digest, the oldest first
@@ -254,19 +255,7 @@ def _record(path: Path, digest: str, text: str) -> Record:
 
 @cache
 def _maker_here(identity: Identity) -> _Maker:
-    return _Maker(VERSION, _fingerprint(), identity)
-
-
-@cache
-def _fingerprint() -> str:
-    """A digest of the sources that decide what a plan is: a changed planner reads no old plans."""
-    from importlib import resources  # few programs keep plans
-
-    found = hashlib.sha256()
-    for room in PLANNING:
-        for source in sorted(Path(str(resources.files("contract"))).joinpath(room).rglob("*.py")):
-            found.update(source.read_bytes())
-    return found.hexdigest()
+    return _Maker(VERSION, sources.digest(PLANNING), identity)
 
 
 def _checksum(texts: Texts) -> str:

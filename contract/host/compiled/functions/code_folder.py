@@ -6,9 +6,6 @@ The folder is Numba's choice, or one of this process alone where none can be wri
 import os
 from collections.abc import Callable
 from functools import cache
-from hashlib import sha256
-from importlib import resources
-from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
@@ -16,11 +13,13 @@ from typing import Any
 from numba.core import config
 from numba.core.caching import FunctionCache
 
+from contract.support import sources
+
 __all__ = ["chosen_folder", "kept_code", "remove_folder"]
 
 _CONFIG: Any = config  # made of the environment, and again when that changes
 # What the code of a function depends on beside its own file, of which Numba itself knows.
-WRITERS = ("host/compiled", "planner/host")
+WRITERS = ("host/compiled", "host/kernels", "planner/host")
 
 
 class _KeptCode(FunctionCache):
@@ -63,10 +62,4 @@ def _temporary() -> tuple[str, int]:
 
 @cache
 def _fingerprint() -> str:
-    """A digest of all sources that compiled code is made of."""
-    found = sha256()
-    for room in WRITERS:
-        folder = Path(str(resources.files("contract"))) / room
-        for source in sorted(folder.rglob("*.py")):
-            found.update(source.read_bytes())
-    return found.hexdigest()
+    return sources.digest(WRITERS)
