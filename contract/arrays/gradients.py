@@ -13,7 +13,7 @@ from contract.descriptors.expression import Expression, mode_extents
 from contract.descriptors.operators import Operator, conjugated
 from contract.errors import NotSupportedError
 
-__all__ = ["GIVEN", "Derivative", "Factor", "gradient", "tangent"]
+__all__ = ["GIVEN", "Derivative", "DerivativeFactor", "gradient", "tangent"]
 
 GIVEN = -1  # stands for G or t_i among the numbers of operands
 Modes = tuple[int, ...]
@@ -34,7 +34,7 @@ DERIVATIVES: Mapping[Operator, tuple[int, tuple[Operator, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Factor:
+class DerivativeFactor:
     """One operand of a derivative: the number of a tensor, or GIVEN."""
 
     tensor: int
@@ -50,7 +50,7 @@ class Derivative:
     which the derivative is constant.
     """
 
-    factors: tuple[Factor, ...]
+    factors: tuple[DerivativeFactor, ...]
     output: Modes
     ones: Modes
     extents: tuple[int, ...]
@@ -77,12 +77,14 @@ def gradient(
     own = _own_modes(expression, shapes)
     output = own[at]
     factors = (
-        Factor(GIVEN, expression.output, Operator.CONJ if turned else Operator.IDENTITY),
+        DerivativeFactor(GIVEN, expression.output, Operator.CONJ if turned else Operator.IDENTITY),
         *(
-            Factor(j, expression.inputs[j], conjugated(operators[j]) if flipped else operators[j])
+            DerivativeFactor(
+                j, expression.inputs[j], conjugated(operators[j]) if flipped else operators[j]
+            )
             for j in others
         ),
-        *(Factor(at, output, each) for each in derivative),
+        *(DerivativeFactor(at, output, each) for each in derivative),
     )
     full = set(expression.output).union(*(set(expression.inputs[j]) & set(own[j]) for j in others))
     full.update(output if derivative else ())
@@ -100,9 +102,9 @@ def tangent(expression: Expression, operators: Sequence[Operator], at: int) -> D
     turned = operator is Operator.CONJ
     modes = expression.inputs
     factors = (
-        *(Factor(j, modes[j], operators[j]) for j in range(len(modes)) if j != at),
-        Factor(GIVEN, modes[at], Operator.CONJ if turned else Operator.IDENTITY),
-        *(Factor(at, modes[at], each) for each in derivative),
+        *(DerivativeFactor(j, modes[j], operators[j]) for j in range(len(modes)) if j != at),
+        DerivativeFactor(GIVEN, modes[at], Operator.CONJ if turned else Operator.IDENTITY),
+        *(DerivativeFactor(at, modes[at], each) for each in derivative),
     )
     return Derivative(factors, expression.output, (), (), scale, False)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Operator", "differentiable"]
+__all__ = ["TorchOperator", "differentiable"]
 
 Tensor = Any  # a torch.Tensor
 SCHEMA = (
@@ -20,7 +20,7 @@ SCHEMA = (
 )
 
 
-class Operator:
+class TorchOperator:
     """``contract::evaluate``: a call as torch's dispatcher knows it.
 
     ``read`` makes a ``Transformable`` of its request and scalars. Torch calls one of the methods,
@@ -99,7 +99,7 @@ def split(function: Any, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Tenso
 class Below:
     """A function whose value is the operator's, one level of derivatives further down."""
 
-    def __init__(self, operator: Operator, keys: Any, function: Any, stored: Any) -> None:
+    def __init__(self, operator: TorchOperator, keys: Any, function: Any, stored: Any) -> None:
         self._operator, self._function, self._stored = operator, function, stored
         self._keys = keys & operator._torch._C._after_autograd_keyset
         self.gradient, self.tangent = function.gradient, function.tangent

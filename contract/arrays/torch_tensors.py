@@ -8,7 +8,7 @@ import numpy as np
 from ml_dtypes import bfloat16
 
 from contract.arrays.cupy_module import cupy_of, import_cupy
-from contract.arrays.torch_calls import Operator, differentiable
+from contract.arrays.torch_calls import TorchOperator, differentiable
 from contract.errors import NotSupportedError, UnsupportedTypeError
 
 __all__ = ["TorchLibrary"]
@@ -46,7 +46,7 @@ class TorchLibrary:
         self._keys_of_thread = torch._C._dispatch_tls_local_include_set
         self._special = _key_set(torch, SPECIAL_KEYS).raw_repr()
         self._function = differentiable(torch)
-        self._operator: Operator | None = None
+        self._operator: TorchOperator | None = None
 
     def owns(self, x: Any) -> bool:
         return isinstance(x, self._torch.Tensor)
@@ -147,10 +147,10 @@ class TorchLibrary:
     def _operate(self, function: Any, tensors: Sequence[Tensor]) -> Tensor:
         return self._operator_for(type(function)).call(function, tensors)
 
-    def _operator_for(self, kind: Any) -> Operator:
+    def _operator_for(self, kind: Any) -> TorchOperator:
         """The operator for functions of a class; torch has one."""
         if self._operator is None:
-            self._operator = Operator(self._torch, partial(kind.read, self), self._torch_types)
+            self._operator = TorchOperator(self._torch, partial(kind.read, self), self._torch_types)
         return self._operator
 
     def _apply(self, function: Any, tensors: Sequence[Tensor]) -> Tensor:

@@ -255,7 +255,7 @@ def _written_labels(expression: str) -> list[str]:
 def _demo(arguments: list[str]) -> int:
     chosen = _demo_parser().parse_args(arguments)
     occupied, virtual = demo.SIZES[chosen.size]
-    options = demo.Options(
+    options = demo.DemoOptions(
         occupied=chosen.occupied or occupied,
         virtual=chosen.virtual or virtual,
         dtype=chosen.dtype,

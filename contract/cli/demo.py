@@ -27,7 +27,7 @@ from contract.execution.compiled_code import compiled_code
 
 __all__ = [
     "SIZES",
-    "Options",
+    "DemoOptions",
     "Progress",
     "Report",
     "block",
@@ -55,7 +55,7 @@ MP2_NORM = 0.15  # strength of correlation: |t| of second order as a matrix of p
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DemoOptions:
     """What to run: numbers of spin orbitals, the type, timing repeats, the generator's seed."""
 
     occupied: int = 8
@@ -151,7 +151,7 @@ def integrals(factors: Array, energies: Array, occupied: int) -> dict[str, Array
     return tensors | {"gap": denominators(energies, occupied)}
 
 
-def _scaled_factors(options: Options) -> Array:
+def _scaled_factors(options: DemoOptions) -> Array:
     """Factors of such a strength that the second-order amplitudes have the norm MP2_NORM."""
     occupied = options.occupied
     orbitals = occupied + options.virtual
@@ -163,7 +163,7 @@ def _scaled_factors(options: Options) -> Array:
     return np.asarray(factors * np.sqrt(MP2_NORM / np.linalg.norm(rings, 2)))
 
 
-def workload(options: Options) -> dict[str, Array]:
+def workload(options: DemoOptions) -> dict[str, Array]:
     """The tensors of one run, column-major, in the type that was asked for."""
     energies = orbital_energies(options.occupied, options.virtual)
     exact = integrals(_scaled_factors(options), energies, options.occupied)
@@ -174,7 +174,7 @@ def workload(options: Options) -> dict[str, Array]:
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class ResidualTerm:
     """``name`` = plus + factor * P(swaps) (left * right); tensors are called by name.
 
     P(swaps) = product of (1 - exchange of two modes of the result).
@@ -192,19 +192,19 @@ class Term:
 AB, IJ = (0, 1), (2, 3)
 
 INTERMEDIATES = (
-    Term("F_be", "mnef,bfmn->be", "oovv", "t", -0.5),
-    Term("F_mj", "mnef,efjn->mj", "oovv", "t", 0.5),
-    Term("W_mnij", "mnef,efij->mnij", "oovv", "t", 0.5, plus="oooo"),
-    Term("W_mbej", "mnef,fbjn->mbej", "oovv", "t", -0.5, plus="ovvo"),
+    ResidualTerm("F_be", "mnef,bfmn->be", "oovv", "t", -0.5),
+    ResidualTerm("F_mj", "mnef,efjn->mj", "oovv", "t", 0.5),
+    ResidualTerm("W_mnij", "mnef,efij->mnij", "oovv", "t", 0.5, plus="oooo"),
+    ResidualTerm("W_mbej", "mnef,fbjn->mbej", "oovv", "t", -0.5, plus="ovvo"),
 )
 CONTRIBUTIONS = (
-    Term("pp ladder", "abef,efij->abij", "vvvv", "t", 0.5),
-    Term("hh ladder", "abmn,mnij->abij", "t", "W_mnij", 0.5),
-    Term("ring", "aeim,mbej->abij", "t", "W_mbej", 1.0, swaps=(AB, IJ)),
-    Term("particle F", "aeij,be->abij", "t", "F_be", 1.0, swaps=(AB,)),
-    Term("hole F", "abim,mj->abij", "t", "F_mj", -1.0, swaps=(IJ,)),
+    ResidualTerm("pp ladder", "abef,efij->abij", "vvvv", "t", 0.5),
+    ResidualTerm("hh ladder", "abmn,mnij->abij", "t", "W_mnij", 0.5),
+    ResidualTerm("ring", "aeim,mbej->abij", "t", "W_mbej", 1.0, swaps=(AB, IJ)),
+    ResidualTerm("particle F", "aeij,be->abij", "t", "F_be", 1.0, swaps=(AB,)),
+    ResidualTerm("hole F", "abim,mj->abij", "t", "F_mj", -1.0, swaps=(IJ,)),
 )
-ENERGY = Term("energy", "mnef,efmn->", "oovv", "t", 0.25)
+ENERGY = ResidualTerm("energy", "mnef,efmn->", "oovv", "t", 0.25)
 
 
 def with_intermediates(engine: Engine, tensors: Tensors, amplitudes: Array) -> dict[str, Array]:
@@ -370,7 +370,7 @@ class Row:
 class Report:
     """All that a run found out; ``others`` is what other processes took of the processor."""
 
-    options: Options
+    options: DemoOptions
     rows: tuple[Row, ...]
     first_calls: float
     residual_error: float
@@ -401,7 +401,7 @@ class Report:
         )
 
 
-def run(options: Options, note: Callable[[str], None] = lambda text: None) -> Report:
+def run(options: DemoOptions, note: Callable[[str], None] = lambda text: None) -> Report:
     """Converge CCD, then time and check every contraction at the converged amplitudes."""
     begin = time.perf_counter()
     _check_memory(options)
@@ -423,7 +423,7 @@ def run(options: Options, note: Callable[[str], None] = lambda text: None) -> Re
     return Report(options, rows, first, error, solution, time.perf_counter() - begin, others)
 
 
-def _check_memory(options: Options) -> None:
+def _check_memory(options: DemoOptions) -> None:
     """Refuse before allocating: about five tensors of the size of vvvv live at once, in float64."""
     needed = 5 * 8 * (options.virtual**4 + (options.virtual * options.occupied) ** 2)
     if not hasattr(os, "sysconf"):
@@ -440,7 +440,7 @@ def _relative_error(value: Array, reference: Array) -> float:
     return float(np.abs(value - reference).max() / np.abs(reference).max())
 
 
-def _residual_limit(options: Options) -> float:
+def _residual_limit(options: DemoOptions) -> float:
     """virtual is the root of the number of products in the longest sum; signs are random."""
     return 2 * float(np.finfo(options.dtype).eps) * options.virtual
 
@@ -451,7 +451,7 @@ def _rows(known: Tensors, repeats: int, note: Callable[[str], None]) -> Iterator
         yield _measured(term, known[term.left], known[term.right], repeats)
 
 
-def _measured(term: Term, left: Array, right: Array, repeats: int) -> Row:
+def _measured(term: ResidualTerm, left: Array, right: Array, repeats: int) -> Row:
     """Both engines in turn, after one call each that is not timed."""
     error = _error_over_bound(term, left, right)
     compiled_code().wait()  # that call was another one's if it did not wait
@@ -481,18 +481,18 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def _extents(term: Term, left: Array, right: Array) -> dict[str, int]:
+def _extents(term: ResidualTerm, left: Array, right: Array) -> dict[str, int]:
     """Extents by label; the output's labels come after the shapes have ended."""
     labels = filter(str.isalpha, term.expression)
     return dict(zip(labels, left.shape + right.shape, strict=False))
 
 
-def _flops(term: Term, left: Array, right: Array) -> int:
+def _flops(term: ResidualTerm, left: Array, right: Array) -> int:
     """2 * product of all extents: a multiplication and an addition each."""
     return 2 * prod(_extents(term, left, right).values())
 
 
-def _error_over_bound(term: Term, left: Array, right: Array) -> float:
+def _error_over_bound(term: ResidualTerm, left: Array, right: Array) -> float:
     """max |D - D64| / ((k + 2) (u + u64) sum |A||B|), k terms in a sum: at most 1 is promised.
 
     D64 is numpy.einsum in float64; u64 accounts for its own rounding.
@@ -524,7 +524,7 @@ def render(report: Report, unicode: bool = True) -> str:
     return page if unicode else page.replace("─", "-")
 
 
-def _title(options: Options) -> str:
+def _title(options: DemoOptions) -> str:
     return (
         f"CCD in spin orbitals: {options.occupied} occupied, {options.virtual} virtual, "
         f"{options.dtype}, column-major, median of {options.repeats}"

@@ -38,8 +38,8 @@ from contract.planner.device.launch import (
     BlasCall,
     DeviceCall,
     KernelCall,
-    Memory,
     Pointer,
+    PointerKind,
     TensorMap,
     packed,
 )
@@ -420,7 +420,7 @@ def _encoder(tensor_map: TensorMap) -> Callable[[int], bytes]:
 
 def _place(pointer: Pointer) -> int:
     """Where an address stands: slots in order, a step's own memory last."""
-    return pointer.slot if pointer.memory is Memory.SLOT else -1
+    return pointer.slot if pointer.memory is PointerKind.SLOT else -1
 
 
 def _with_ones(call: KernelCall) -> bytes:

@@ -18,7 +18,7 @@ from contract.host.compiled.integer_tables import multiply_integers
 from contract.host.compiled.linking import Linker
 from contract.host.compiled.loop_tables import multiply_loops
 from contract.host.compiled.pass_tables import combined_pass
-from contract.host.compiled.reduction_tables import Reduction, is_reduced, reduction, together
+from contract.host.compiled.reduction_tables import ReductionKernel, is_reduced, reduction, together
 from contract.host.compiled.tile_tables import multiply_boxes, tile_shape
 from contract.host.kernels.numpy_kernels import NumpyKernels
 from contract.host.kernels.protocol import (
@@ -134,7 +134,7 @@ class CompiledKernels(NumpyKernels):
         return plain() if found is None else self._usable(linker.needs, found, plain)
 
     def together(self, jobs: Sequence[Job]) -> CopyKernel:
-        known = [(at, to, job) for at, to, job in jobs if isinstance(job, Reduction)]
+        known = [(at, to, job) for at, to, job in jobs if isinstance(job, ReductionKernel)]
         plain, linker = partial(super().together, jobs), self._linker()
         if len(known) < len(jobs):
             return plain()

@@ -11,11 +11,11 @@ from typing import assert_never
 
 from contract.descriptors.compute_types import is_blas_type, is_complex, item_size
 
-__all__ = ["COMPILED", "HOST", "NARROW_BLAS", "Cpu", "Lie", "Packing", "Rates", "Tiling"]
+__all__ = ["COMPILED", "HOST", "NARROW_BLAS", "Cpu", "CpuRates", "Lie", "Packing", "Tiling"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class CpuRates:
     """Floating-point operations per second, by the width of real numbers."""
 
     double: float
@@ -58,7 +58,7 @@ class Packing:
 class Tiling:
     """Boxes and rates of products by tiles, all threads together."""
 
-    flops: Rates  # of whole tiles, panels in cache
+    flops: CpuRates  # of whole tiles, panels in cache
     complex_share: float  # of these rates, what tiles of complex numbers reach
     packed: Packing
     scattered: float  # elements of D written one by one, per second
@@ -91,9 +91,9 @@ class Tiling:
 class Cpu:
     """Rates per second and overheads in seconds of a processor, its memory and its BLAS."""
 
-    blas_flops: Rates  # matrix products
+    blas_flops: CpuRates  # matrix products
     plain_flops: float  # products of types that BLAS has not
-    loop_flops: Rates  # loop by loop, nothing packed
+    loop_flops: CpuRates  # loop by loop, nothing packed
     vector_loops: bool  # whether these are of vectors, and the rates those of full ones
     memory_bandwidth: float  # bytes read and written
     near_bandwidth: float  # the same of an operand that fits the cache all cores share
@@ -192,9 +192,9 @@ class Cpu:
 
 
 HOST = Cpu(
-    blas_flops=Rates(80e9, 160e9),  # two AVX-512 cores; only the ratio to the bandwidths matters
+    blas_flops=CpuRates(80e9, 160e9),  # two AVX-512 cores; only the ratio to the bandwidths matters
     plain_flops=4e9,
-    loop_flops=Rates(1.5e9, 1.5e9),
+    loop_flops=CpuRates(1.5e9, 1.5e9),
     vector_loops=False,
     memory_bandwidth=12e9,
     near_bandwidth=12e9,
@@ -224,8 +224,8 @@ HOST = Cpu(
 # them. The rates of large products are measured; loops over modes of extent 2 and 3 run slower.
 COMPILED = replace(
     HOST,
-    blas_flops=Rates(215e9, 450e9),
-    loop_flops=Rates(60e9, 120e9),
+    blas_flops=CpuRates(215e9, 450e9),
+    loop_flops=CpuRates(60e9, 120e9),
     vector_loops=True,
     memory_bandwidth=45e9,
     near_bandwidth=210e9,
@@ -242,7 +242,7 @@ COMPILED = replace(
     jump=0.15e-9,
     far_jump=4e-9,
     tiling=Tiling(
-        flops=Rates(215e9, 450e9),
+        flops=CpuRates(215e9, 450e9),
         complex_share=1.0,
         packed=Packing(6.3e9, 7.9e9, 3.2e9),
         scattered=13e9,
@@ -266,4 +266,4 @@ COMPILED = replace(
 
 # The same where BLAS has no kernels for vectors of 512 bits, as OpenBLAS on processors newer than
 # it is. Measured.
-NARROW_BLAS = replace(COMPILED, blas_flops=Rates(122e9, 245e9))
+NARROW_BLAS = replace(COMPILED, blas_flops=CpuRates(122e9, 245e9))

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from contract.descriptors.compute_types import is_complex
 from contract.errors import NotSupportedError
 
-__all__ = ["ARCHITECTURES", "Architecture", "Rates", "architecture_of"]
+__all__ = ["ARCHITECTURES", "Architecture", "GpuRates", "architecture_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class GpuRates:
     """Multiply-adds of real numbers per clock of one multiprocessor; 0: it has no such unit.
 
     ``single`` and ``double`` are the CUDA cores', the others the tensor cores' at their peak:
@@ -63,7 +63,7 @@ class Architecture:
     l2_bytes: int
     l2: int
     latency: int
-    rates: Rates
+    rates: GpuRates
     allows_tf32: bool = True
     wgmma: bool = False
 
@@ -104,38 +104,38 @@ ARCHITECTURES = (
     # Tesla P100; everything from 6.0 to below 8.0
     Architecture(
         *(60, 60, 56, 64 << 10, 1.48e9, 0.732e12, 4 << 20, 24, 700),
-        Rates(64, 32),
+        GpuRates(64, 32),
     ),
     # A100 SXM 80 GB
     Architecture(
         *(80, 80, 108, 164 << 10, 1.41e9, 2.039e12, 40 << 20, 47, 700),
-        Rates(64, 32, 512, 1024, 2048, 64),
+        GpuRates(64, 32, 512, 1024, 2048, 64),
     ),
     # RTX A6000
     Architecture(
         *(86, 80, 84, 100 << 10, 1.80e9, 0.768e12, 6 << 20, 32, 700),
-        Rates(128, 2, 256, 512, 1024),
+        GpuRates(128, 2, 256, 512, 1024),
     ),
     # RTX 6000 Ada
     Architecture(
         *(89, 80, 142, 100 << 10, 2.50e9, 0.960e12, 96 << 20, 32, 700),
-        Rates(128, 2, 256, 512, 1024),
+        GpuRates(128, 2, 256, 512, 1024),
     ),
     # H200 SXM
     Architecture(
         *(90, 90, 132, 228 << 10, 1.98e9, 4.8e12, 50 << 20, 47, 800),
-        Rates(128, 64, 1024, 2048, 4096, 128, mma=5 / 8),
+        GpuRates(128, 64, 1024, 2048, 4096, 128, mma=5 / 8),
         wgmma=True,
     ),
     # B200
     Architecture(
         *(100, 100, 148, 228 << 10, 1.965e9, 8.0e12, 126 << 20, 47, 800),
-        Rates(128, 64, 2048, 4096, 8192, 64, mma=1 / 4),
+        GpuRates(128, 64, 2048, 4096, 8192, 64, mma=1 / 4),
     ),
     # RTX PRO 6000 Blackwell
     Architecture(
         *(120, 100, 188, 100 << 10, 2.60e9, 1.792e12, 128 << 20, 32, 800),
-        Rates(128, 2, 256, 512, 1024),
+        GpuRates(128, 2, 256, 512, 1024),
     ),
 )
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from contract.planner.paths import Pair, is_slight
 
-__all__ = ["Layout", "Twin", "mode_orders", "scheduled", "twins", "unformed"]
+__all__ = ["MemoryOrder", "Twin", "mode_orders", "scheduled", "twins", "unformed"]
 
 Order = tuple[int, ...]  # modes, the fastest first
 Modes = frozenset[int]
@@ -151,7 +151,7 @@ def unformed(
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MemoryOrder:
     """A tensor in memory: its modes, fastest first; after those in ``gaps`` memory is left out."""
 
     order: Order
@@ -167,7 +167,7 @@ class Layout:
 class _Candidate:
     """A layout of a result, what it takes to have it, and which layouts of the factors."""
 
-    layout: Layout
+    layout: MemoryOrder
     cost: float = 0.0
     a: int = 0
     b: int = 0
@@ -185,14 +185,14 @@ class _Reader:
 
     kept: Modes = frozenset()
     summed: Modes = frozenset()
-    partner: Layout | None = None
+    partner: MemoryOrder | None = None
 
 
 def mode_orders(
-    leaves: Sequence[Layout],
+    leaves: Sequence[MemoryOrder],
     pairs: Sequence[Pair],
     extents: Sequence[int],
-    target: Layout | None,
+    target: MemoryOrder | None,
     same: Mapping[int, Twin],
 ) -> tuple[Order, ...]:
     """A memory order for the result of each pair, fastest mode first; ``target`` is the last's.
@@ -218,7 +218,7 @@ def mode_orders(
         if target is not None and node == count + len(pairs) - 1:
             orders = [target]
         else:
-            orders = [Layout(order) for order in costs.orders(readers[node], death, slight)]
+            orders = [MemoryOrder(order) for order in costs.orders(readers[node], death, slight)]
         found.append(_pruned([*map(costs.cheapest, orders)], readers[node], kept))
     return _chosen(found, pairs, count, same)
 
@@ -232,7 +232,7 @@ def _are_matrices(modes: Sequence[Modes], pairs: Sequence[Pair]) -> bool:
 
 
 def _matrices(
-    leaves: Sequence[Layout], pairs: Sequence[Pair], target: Layout | None
+    leaves: Sequence[MemoryOrder], pairs: Sequence[Pair], target: MemoryOrder | None
 ) -> tuple[Order, ...]:
     """Each result as its left factor, with the right one's free mode where the summed one was."""
     orders = [leaf.order for leaf in leaves]
@@ -246,11 +246,11 @@ def _matrices(
 
 def _renamed(found: Sequence[Sequence[_Candidate]], twin: Twin) -> Iterator[_Candidate]:
     for each in found[twin.source]:
-        yield _Candidate(Layout(tuple(twin.modes[mode] for mode in each.layout.order)))
+        yield _Candidate(MemoryOrder(tuple(twin.modes[mode] for mode in each.layout.order)))
 
 
 def _readers(
-    leaves: Sequence[Layout], pairs: Sequence[Pair], modes: Sequence[Modes]
+    leaves: Sequence[MemoryOrder], pairs: Sequence[Pair], modes: Sequence[Modes]
 ) -> dict[int, _Reader]:
     """What becomes of each result; operands lie as they lie."""
     readers = {len(modes) - 1: _Reader()}
@@ -265,7 +265,7 @@ def _readers(
     return readers
 
 
-def _deaths(pairs: Sequence[Pair], count: int, target: Layout | None) -> Mapping[int, int]:
+def _deaths(pairs: Sequence[Pair], count: int, target: MemoryOrder | None) -> Mapping[int, int]:
     """A rank for each mode: those summed late have high ones, those of the result the highest."""
     modes = {node: pair.modes for node, pair in enumerate(pairs, count)}
     ranks: dict[int, int] = {}
@@ -354,7 +354,7 @@ class _Costs:
 
     # --- what a layout takes ------------------------------------------------------------------
 
-    def cheapest(self, d: Layout) -> _Candidate:
+    def cheapest(self, d: MemoryOrder) -> _Candidate:
         """The result as ``d``, from the factors in those of their layouts that make it cheapest.
 
         Where layouts disagree operands are copied, or products are small; the copy of an operand
@@ -372,13 +372,13 @@ class _Costs:
                     least, best = cost, (a, b)
         return _Candidate(d, least, *best)
 
-    def _regardless(self, one: Layout, two: Layout) -> tuple[float, float]:
+    def _regardless(self, one: MemoryOrder, two: MemoryOrder) -> tuple[float, float]:
         """What two factors take whatever the result is like: read together, and copied with it."""
         a, b, d = self.copies
         alike = self._summed_alike(one, two)
         return alike, min(d + alike, a + b, a + d, b + d)
 
-    def _summed_alike(self, a: Layout, b: Layout) -> float:
+    def _summed_alike(self, a: MemoryOrder, b: MemoryOrder) -> float:
         """0 where the summed modes are one loop for both factors and each is a matrix."""
         if not self.k:
             return 0.0
@@ -387,7 +387,7 @@ class _Costs:
         start = next(mode for mode in a.order if mode in self.k)
         return 0.0 if self._run(a, b, start, self.k) == self.size_k else inf
 
-    def _apart(self, factor: Layout, d: Layout, free: _Free) -> float:
+    def _apart(self, factor: MemoryOrder, d: MemoryOrder, free: _Free) -> float:
         """What it takes to step through the free modes of a factor and of the result alike.
 
         The modes that do not make one loop with the first are left to a batch of products.
@@ -408,7 +408,7 @@ class _Costs:
             start = next(mode for mode in d.order if mode in modes)
         return (free.size / self._run(factor, d, start, modes) - 1) * free.again
 
-    def _run(self, one: Layout, other: Layout, start: int, members: Modes) -> int:
+    def _run(self, one: MemoryOrder, other: MemoryOrder, start: int, members: Modes) -> int:
         """The extent of the loop that begins at ``start`` in both layouts."""
         extents, after, as_well = self.extents, one.after, other.after
         size, at = extents[start], after.get(start)
@@ -447,7 +447,7 @@ class _Costs:
             order = _only(each.layout.order, late)  # a mode of one factor alone may be summed
             yield (*order, *(mode for mode in late if mode not in order))
 
-    def _in_place(self, a: Layout, b: Layout, found: dict[Order, None]) -> None:
+    def _in_place(self, a: MemoryOrder, b: MemoryOrder, found: dict[Order, None]) -> None:
         """The free modes of a factor where the summed ones of the other are."""
         for own, other, kept, new in ((a, b, self.m, self.n), (b, a, self.n, self.m)):
             first = next((at for at, mode in enumerate(own.order) if mode in self.k), None)

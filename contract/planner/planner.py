@@ -47,7 +47,7 @@ from contract.plan.steps import (
 )
 from contract.plan.workspace import Lifetime, place, rounded
 from contract.planner.candidates import options
-from contract.planner.network import Layout, Twin, mode_orders, scheduled, twins, unformed
+from contract.planner.network import MemoryOrder, Twin, mode_orders, scheduled, twins, unformed
 from contract.planner.paths import Pair, Path, contraction_path, counted, pairs_along
 
 __all__ = ["addend_alone", "make_plan", "operation_extents", "ranked_plans"]
@@ -470,13 +470,13 @@ class _Builder:
         end = None if self._is_free(target) else self._layout(target)
         return mode_orders([self._layout(term) for term in terms], pairs, self.extents, end, same)
 
-    def _layout(self, term: Term) -> Layout:
+    def _layout(self, term: Term) -> MemoryOrder:
         """The order of a term's modes, and where it is not contiguous."""
         order, strides, extents = term.fastest_first, term.by_mode, self.extents
         gaps = (
             fast for fast, slow in pairwise(order) if strides[slow] != strides[fast] * extents[fast]
         )
-        return Layout(order, frozenset(gaps))
+        return MemoryOrder(order, frozenset(gaps))
 
     def _is_free(self, target: Term) -> bool:
         return target.slot == self.count and self.free_layout

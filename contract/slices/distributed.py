@@ -65,7 +65,7 @@ class Future(Protocol):
     def cancel(self) -> Any: ...
 
 
-class Workers(Protocol):
+class SliceWorkers(Protocol):
     """Those who run tasks."""
 
     def count(self) -> int:
@@ -120,7 +120,7 @@ class Cluster:
         return submitted
 
 
-def workers_of(executor: Any) -> Workers:
+def workers_of(executor: Any) -> SliceWorkers:
     """The workers of an executor of concurrent.futures, or of dask.distributed's client."""
     client = getattr(executor, "_client", executor)
     if hasattr(client, "scatter") and hasattr(client, "nthreads"):
@@ -194,7 +194,7 @@ class DistributedPlan(Loaded):
     """A sliced plan whose slices others run; ``sums`` adds their results up."""
 
     sliced: SlicedPlan
-    workers: Workers
+    workers: SliceWorkers
     sums: Sums
     arrays: Arrays
     plan: Plan
@@ -305,7 +305,7 @@ class _Tasks:
         return self._sent[at, own]
 
 
-def _distributed(sliced: SlicedPlan, workers: Workers, handle: Handle) -> DistributedPlan:
+def _distributed(sliced: SlicedPlan, workers: SliceWorkers, handle: Handle) -> DistributedPlan:
     operation = sliced.sums.operation
     chunks = batched(sliced.slicing.chunks, sliced.plans[0].seconds)
     sums = sums_of(handle, operation, sliced.preference, chunks, of_operands=False)

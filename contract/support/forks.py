@@ -11,7 +11,7 @@ import threading
 from typing import Any, Protocol
 from weakref import WeakSet
 
-__all__ = ["Held", "Renewed", "hold_during_forks", "reentrant_lock", "renew_in_children"]
+__all__ = ["LockLike", "Renewed", "hold_during_forks", "reentrant_lock", "renew_in_children"]
 
 
 class Renewed(Protocol):
@@ -21,7 +21,7 @@ class Renewed(Protocol):
         """Forget all threads but the calling one, which is the only one."""
 
 
-class Held(Protocol):
+class LockLike(Protocol):
     """A lock, or what is used like one."""
 
     def acquire(self) -> Any:
@@ -33,7 +33,7 @@ class Held(Protocol):
 
 _locks: WeakSet[Any] = WeakSet()
 _renewed: WeakSet[Renewed] = WeakSet()
-_held: list[Held] = []
+_held: list[LockLike] = []
 
 
 def reentrant_lock() -> Any:
@@ -48,7 +48,7 @@ def renew_in_children(found: Renewed) -> None:
     _renewed.add(found)
 
 
-def hold_during_forks(found: Held) -> None:
+def hold_during_forks(found: LockLike) -> None:
     """Acquire it before every fork, and release it afterwards in both processes."""
     _held.append(found)
 

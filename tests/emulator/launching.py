@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from contract.device.tensor_maps import encoded
-from contract.planner.device.launch import KernelCall, Memory, Pointer, packed
+from contract.planner.device.launch import KernelCall, Pointer, PointerKind, packed
 
 from .device import DEFAULT_SHARED, Allocation, Device, Module, Options
 from .library import Source, to_ptx
@@ -26,9 +26,9 @@ def run_call(
     """Launch; ``offsets`` are the bytes from each allocation's start to its tensor's origin."""
 
     def address(pointer: Pointer) -> int:
-        memory = slots[pointer.slot] if pointer.memory is Memory.SLOT else scratch
+        memory = slots[pointer.slot] if pointer.memory is PointerKind.SLOT else scratch
         assert memory is not None
-        moved = offsets[pointer.slot] if offsets and pointer.memory is Memory.SLOT else 0
+        moved = offsets[pointer.slot] if offsets and pointer.memory is PointerKind.SLOT else 0
         return memory.pointer + moved + pointer.bytes
 
     data = np.frombuffer(call.arguments.data, np.uint8).copy()

@@ -26,7 +26,7 @@ from contract.machines.gpu_tiles import HopperShare
 from contract.plan.steps import Gett
 from contract.planner.device.boxes import boxed, cuts
 from contract.planner.device.hopper_model import group
-from contract.planner.device.launch import KernelCall, MapType, Memory, Pointer, TensorMap
+from contract.planner.device.launch import KernelCall, MapType, Pointer, PointerKind, TensorMap
 from contract.planner.device.problem import held_by
 from contract.session.handle import Handle
 
@@ -403,7 +403,7 @@ def test_c_may_be_d(device: Device, rng: Rng) -> None:
 
 def in_place(call: KernelCall) -> KernelCall:
     """The launch with D where C is read."""
-    at_d, at_c = Pointer(Memory.SLOT, 2), Pointer(Memory.SLOT, 3)
+    at_d, at_c = Pointer(PointerKind.SLOT, 2), Pointer(PointerKind.SLOT, 3)
     pointers = tuple(
         (offset, at_d if pointer == at_c else pointer)
         for offset, pointer in call.arguments.pointers
@@ -533,7 +533,7 @@ def test_no_driver_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_map_the_driver_refuses_is_an_error() -> None:
-    made = TensorMap(Pointer(Memory.SLOT), MapType.BITS16, (64, 8), (128,), (64, 8), 128)
+    made = TensorMap(Pointer(PointerKind.SLOT), MapType.BITS16, (64, 8), (128,), (64, 8), 128)
     assert len(encoded(LIBRARY, made, 4096)) == 128
     for wrong, address in (
         (made, 4098),

@@ -131,7 +131,7 @@ def test_residual_is_the_projected_similarity_transform(engine):
 
 @ENGINES
 def test_residual_equals_the_expanded_equations(engine):
-    tensors = demo.workload(demo.Options(5, 7))
+    tensors = demo.workload(demo.DemoOptions(5, 7))
     t = random_amplitudes(5, 7, np.random.default_rng(3))
     expected = demo.expanded_residual(tensors, t)
     np.testing.assert_allclose(demo.residual(engine, tensors, t), expected, rtol=0, atol=1e-13)
@@ -139,7 +139,7 @@ def test_residual_equals_the_expanded_equations(engine):
 
 @ENGINES
 def test_residual_and_solution_are_antisymmetric(engine):
-    tensors = demo.workload(demo.Options(4, 6))
+    tensors = demo.workload(demo.DemoOptions(4, 6))
     t = random_amplitudes(4, 6, np.random.default_rng(4))
     solved = demo.converge(engine, tensors).amplitudes
     for x in (demo.residual(engine, tensors, t), solved):
@@ -174,7 +174,7 @@ def test_integrals_have_the_symmetries_of_a_repulsion():
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_every_tensor_is_column_major_and_of_the_type(dtype):
-    tensors = demo.workload(demo.Options(3, 4, dtype))
+    tensors = demo.workload(demo.DemoOptions(3, 4, dtype))
     known = demo.with_intermediates(our_engine, tensors, tensors["vvoo"])
     assert {x.dtype.name for x in known.values()} == {dtype}
     assert all(x.flags.f_contiguous for x in known.values())
@@ -185,7 +185,7 @@ def test_every_tensor_is_column_major_and_of_the_type(dtype):
 def test_small_problems_converge(shape, dtype):
     """With fewer amplitudes than DIIS vectors the extrapolation is singular, and still works."""
     for seed in range(3):
-        tensors = demo.workload(demo.Options(*shape, dtype, seed=seed))
+        tensors = demo.workload(demo.DemoOptions(*shape, dtype, seed=seed))
         assert demo.converge(numpy_engine, tensors).converged
 
 
@@ -203,7 +203,7 @@ def test_flops_of_the_particle_ladder():
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_report_is_good_and_prints_aligned(dtype):
-    report = demo.run(demo.Options(3, 5, dtype, repeats=1))
+    report = demo.run(demo.DemoOptions(3, 5, dtype, repeats=1))
     assert report.good
     assert 0 <= report.total.error <= 1
     assert len(report.rows) == 10
@@ -223,7 +223,7 @@ def test_wrong_products_are_found(monkeypatch, error):
         return result * (1 + error) if expression.startswith("mnef,fbjn") else result
 
     monkeypatch.setattr(demo, "contract", wrong)
-    report = demo.run(demo.Options(3, 4, repeats=1))
+    report = demo.run(demo.DemoOptions(3, 4, repeats=1))
     assert not report.good
     assert demo.verdict(report).startswith("WRONG: ")
     assert "W_mbej errs by" in demo.verdict(report)
@@ -231,7 +231,7 @@ def test_wrong_products_are_found(monkeypatch, error):
 
 def test_missing_convergence_is_said(monkeypatch):
     monkeypatch.setattr(demo, "MAX_ITERATIONS", 2)
-    report = demo.run(demo.Options(3, 4, repeats=1))
+    report = demo.run(demo.DemoOptions(3, 4, repeats=1))
     assert not report.good
     assert "NOT converged after 2 iterations" in demo.render(report)
     assert "CCD did not converge" in demo.verdict(report)
@@ -240,12 +240,12 @@ def test_missing_convergence_is_said(monkeypatch):
 @pytest.mark.parametrize("numbers", [(1, 4), (4, 1), (4, 4, "float64", 0)])
 def test_impossible_options_are_refused(numbers):
     with pytest.raises(InvalidValueError, match="there are"):
-        demo.Options(*numbers)
+        demo.DemoOptions(*numbers)
 
 
 def test_more_than_the_machine_has_is_refused():
     with pytest.raises(InsufficientWorkspaceError, match="the machine has"):
-        demo.run(demo.Options(2, 4000))
+        demo.run(demo.DemoOptions(2, 4000))
 
 
 class Terminal(io.StringIO):

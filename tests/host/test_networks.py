@@ -14,7 +14,7 @@ from contract.execution.verification import verify
 from contract.machines.cpu import HOST
 from contract.plan.steps import Elementwise, Gemm, Gett, Kind, Permute, Plan, Product
 from contract.planner import network, planner
-from contract.planner.network import Layout, mode_orders, scheduled, twins
+from contract.planner.network import MemoryOrder, mode_orders, scheduled, twins
 from contract.planner.paths import Pair, pairs_of
 from contract.planner.planner import make_plan
 
@@ -187,7 +187,7 @@ def test_fewer_bytes_are_copied_than_tensordot_copies(name: str) -> None:
 
 def test_an_order_is_chosen_for_the_reader_of_the_reader() -> None:
     """((ab,bcd),de),ce: c and e have to lie side by side, two products later."""
-    leaves = [Layout(tuple(map(ord, x))) for x in ("ab", "bcd", "de", "ce")]
+    leaves = [MemoryOrder(tuple(map(ord, x))) for x in ("ab", "bcd", "de", "ce")]
     modes = [frozenset(map(ord, x)) for x in ("acd", "ace", "a")]
     pairs = [Pair(0, 1, modes[0]), Pair(4, 2, modes[1]), Pair(5, 3, modes[2])]
     first, second, last = mode_orders(leaves, pairs, [8] * 128, None, {})
@@ -202,7 +202,7 @@ def test_orders_have_the_modes_of_their_results_alone(rng: Rng) -> None:
         leaves = [tuple(rng.permutation(6)[: rng.integers(1, 5)].tolist()) for _ in range(4)]
         kept = frozenset(mode for leaf in leaves for mode in leaf if rng.random() < 0.4)
         pairs = pairs_of([frozenset(leaf) for leaf in leaves], kept, [4] * 6, False)
-        orders = mode_orders([Layout(leaf) for leaf in leaves], pairs, [4] * 6, None, {})
+        orders = mode_orders([MemoryOrder(leaf) for leaf in leaves], pairs, [4] * 6, None, {})
         for order, pair in zip(orders, pairs, strict=True):
             assert sorted(order) == sorted(pair.modes)
 

@@ -13,7 +13,14 @@ from contract.device.kernels.lowering import lower
 from contract.machines.gpu import architecture_of
 from contract.machines.gpu_kernels import ELEMENTWISE, REDUCE
 from contract.plan.steps import Plan, Scalar
-from contract.planner.device.launch import BlasCall, Fields, KernelCall, Memory, Pointer, packed
+from contract.planner.device.launch import (
+    BlasCall,
+    Fields,
+    KernelCall,
+    Pointer,
+    PointerKind,
+    packed,
+)
 from contract.planner.device.loops import Dimension, capacity, divisor, fused
 from contract.planner.planner import make_plan
 
@@ -191,14 +198,14 @@ def test_more_loops_than_the_arguments_hold_are_refused() -> None:
 
 def test_a_struct_is_laid_out_as_in_c() -> None:
     fields = Fields()
-    fields.pointer(Pointer(Memory.SLOT, 2, 16))
+    fields.pointer(Pointer(PointerKind.SLOT, 2, 16))
     fields.value("int8", -1)
     fields.scalar(Scalar.BETA, "float32")
     fields.unsigned(7)
     fields.integers((1 << 40, -1))
     fields.value("bool", 1)
     made = fields.arguments()
-    assert made.pointers == ((0, Pointer(Memory.SLOT, 2, 16)),)
+    assert made.pointers == ((0, Pointer(PointerKind.SLOT, 2, 16)),)
     assert [(field.offset, field.scalar) for field in made.scalars] == [(12, Scalar.BETA)]
     assert made.data[8:12] == b"\xff\0\0\0"
     assert made.data[16:24] == b"\7\0\0\0\0\0\0\0"
@@ -221,7 +228,7 @@ def test_what_is_too_large_for_a_type_is_infinite(dtype: str, sign: int) -> None
 
 
 def test_pointers_are_packed_at_once_unless_something_stands_between_them() -> None:
-    slots = [Pointer(Memory.SLOT, at) for at in range(3)]
+    slots = [Pointer(PointerKind.SLOT, at) for at in range(3)]
     places, addresses = [(0, slots[0]), (16, slots[1]), (32, slots[2])], (7, 8, 9)
     for template, count in ((bytes(40), 1), (bytes(8) + b"\1" + bytes(31), 2)):
         data, runs = bytearray(template), device_executor._runs(template, places)

@@ -14,7 +14,7 @@ from contract.errors import NotSupportedError
 from contract.machines.gpu import Architecture
 from contract.machines.gpu_kernels import ELEMENTWISE
 from contract.plan.steps import Elementwise, Permute, Plan, Scalar, SlotKind, Source
-from contract.planner.device.launch import Fields, KernelCall, Memory, Pointer, entry_stub
+from contract.planner.device.launch import Fields, KernelCall, Pointer, PointerKind, entry_stub
 from contract.planner.device.loops import Dimension, capacity, fused, needs_wide_offsets, put_loop
 from contract.planner.device.names import binary_name, operator_name, type_name
 
@@ -377,7 +377,7 @@ def _arguments(problem: _Problem, tile: _Tile, loops: Sequence[Dimension], room:
     """The struct Arguments of elementwise.cuh."""
     fields, absent = Fields(), MOST_SOURCES - len(problem.sources)
     for held in problem.tensors:
-        fields.pointer(Pointer(Memory.SLOT, held.slot, held.offset))
+        fields.pointer(Pointer(PointerKind.SLOT, held.slot, held.offset))
     for _ in range(absent):
         fields.pointer(None)
     for held in problem.tensors[1:]:

@@ -10,7 +10,7 @@ from contract.machines.gpu import Architecture
 from contract.machines.gpu_kernels import CoreTile, TensorTile
 from contract.machines.gpu_tiles import Share, resident
 from contract.plan.steps import Gemm, Gett, Plan, Scalar
-from contract.planner.device.launch import Arguments, KernelCall, Memory, Pointer
+from contract.planner.device.launch import Arguments, KernelCall, Pointer, PointerKind
 from contract.planner.device.loops import capacity, put_loop
 from contract.planner.device.names import type_name
 from contract.planner.device.problem import (
@@ -194,7 +194,7 @@ def _arguments(
         fields.integers((given,)) if isinstance(given, int) else fields.pointer(given)
     for tensor in (problem.a, problem.b, problem.c, problem.d):
         fields.pointer(None if tensor is None else tensor.pointer)
-    fields.pointer(Pointer(Memory.SCRATCH) if chosen.parts > 1 else None)
+    fields.pointer(Pointer(PointerKind.SCRATCH) if chosen.parts > 1 else None)
     fields.scalar(Scalar.ALPHA if problem.scaled else None, problem.dtype)
     fields.scalar(Scalar.BETA if problem.c else None, problem.dtype)
     fields.unsigned(*map(len, (problem.l, problem.m, problem.n, problem.k)))

@@ -3,14 +3,14 @@
 from contract.machines.gpu import Architecture
 from contract.machines.gpu_tiles import HopperShare
 from contract.plan.steps import Gemm, Gett, Plan, Scalar
-from contract.planner.device.boxes import AXES, MAP_BYTES, MOST_MODES, Cut, Factor, boxed, cut
+from contract.planner.device.boxes import AXES, MAP_BYTES, MOST_MODES, BoxedFactor, Cut, boxed, cut
 from contract.planner.device.hopper_model import group, scratch
 from contract.planner.device.launch import (
     Fields,
     KernelCall,
     MapType,
-    Memory,
     Pointer,
+    PointerKind,
     TensorMap,
     entry_stub,
 )
@@ -87,7 +87,7 @@ def _stub(found: Cut, entry: str, method: str) -> str:
     )
 
 
-def _panels(factor: Factor, side: int) -> str:
+def _panels(factor: BoxedFactor, side: int) -> str:
     along = "K" if factor.by_k else "TILE"
     width = factor.run * factor.tensor.size
     return f"Panels<{type_name(factor.tensor.dtype)}, Along::{along}, {width}, {side}>"
@@ -103,7 +103,7 @@ def _arguments(found: Cut, share: HopperShare, architecture: Architecture) -> Fi
         fields.tensor_map(_tensor_map(factor))
     fields.pointer(problem.c.pointer if problem.c else None)
     fields.pointer(problem.d.pointer)
-    fields.pointer(Pointer(Memory.SCRATCH) if share.parts > 1 else None)
+    fields.pointer(Pointer(PointerKind.SCRATCH) if share.parts > 1 else None)
     fields.scalar(Scalar.ALPHA if problem.scaled else None, problem.dtype)
     fields.scalar(Scalar.BETA if problem.c else None, problem.dtype)
     _put_order(fields, found, share, architecture)
@@ -122,7 +122,7 @@ def _put_order(fields: Fields, found: Cut, share: HopperShare, architecture: Arc
     fields.unsigned(m, m * n, rows, rows * n)
 
 
-def _tensor_map(factor: Factor) -> TensorMap:
+def _tensor_map(factor: BoxedFactor) -> TensorMap:
     modes, size = factor.modes, factor.tensor.size
     missing = (1,) * (MOST_MODES - len(modes))
     steps = tuple(mode.loop.strides[factor.at] * size for mode in modes[1:])
@@ -136,7 +136,7 @@ def _tensor_map(factor: Factor) -> TensorMap:
     )
 
 
-def _put_modes(fields: Fields, factor: Factor) -> None:
+def _put_modes(fields: Fields, factor: BoxedFactor) -> None:
     """The structs MapMode; a mode that is missing goes with the axis that stands still."""
     before = 1
     for mode in factor.modes:

@@ -16,7 +16,7 @@ from contract.errors import NotSupportedError
 from contract.machines.gpu import Architecture
 from contract.machines.gpu_kernels import REDUCE, ReduceRow
 from contract.plan.steps import Plan, Reduce, Scalar, SlotKind, Source
-from contract.planner.device.launch import Fields, KernelCall, Memory, Pointer, entry_stub
+from contract.planner.device.launch import Fields, KernelCall, Pointer, PointerKind, entry_stub
 from contract.planner.device.loops import Dimension, capacity, put_loop
 from contract.planner.device.names import binary_name, operator_name, type_name
 
@@ -117,7 +117,7 @@ def _tensor(plan: Plan, source: Source, origin: int) -> _Tensor:
     dtype, begin = slot.tensor.dtype, origin * item_size(slot.tensor.dtype)
     placed = slot.kind is SlotKind.TEMPORARY  # in workspace, at multiples of 64 bytes or more
     alignment = gcd(VECTOR_BYTES if placed else slot.tensor.alignment, begin, VECTOR_BYTES)
-    pointer = Pointer(Memory.SLOT, source.view.slot, begin)
+    pointer = Pointer(PointerKind.SLOT, source.view.slot, begin)
     return _Tensor(pointer, dtype, alignment, source.operator, source.scalar)
 
 
@@ -156,7 +156,7 @@ def _halves(problem: _Problem, parts: int) -> tuple[_Problem, _Problem, int]:
     results = _count(problem.kept)
     near, far = (1, _rounded(results)) if results > SCATTERED else (_rounded(parts), 1)
     between = [near * each for each in packed_strides([each.extent for each in problem.kept])]
-    scratch = _Tensor(Pointer(Memory.SCRATCH), problem.dtype, VECTOR_BYTES)
+    scratch = _Tensor(Pointer(PointerKind.SCRATCH), problem.dtype, VECTOR_BYTES)
     written = [
         replace(each, strides=(each.strides[0], stride, 0))
         for each, stride in zip(problem.kept, between, strict=True)

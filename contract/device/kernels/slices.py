@@ -18,7 +18,7 @@ from contract.machines.gpu import LAUNCH, STREAMED, Architecture
 from contract.machines.gpu_kernels import SLICE_TILES, TensorTile
 from contract.machines.gpu_tiles import Share
 from contract.plan.steps import Gemm, Gett, Plan, Scalar
-from contract.planner.device.launch import Arguments, KernelCall, Memory, Pointer
+from contract.planner.device.launch import Arguments, KernelCall, Pointer, PointerKind
 from contract.planner.device.loops import Dimension, capacity, put_loop
 from contract.planner.device.names import type_name
 from contract.planner.device.problem import (
@@ -82,7 +82,7 @@ class Room:
 
     @property
     def digits_a(self) -> Pointer:
-        return Pointer(Memory.SCRATCH)
+        return Pointer(PointerKind.SCRATCH)
 
     @property
     def digits_b(self) -> Pointer:

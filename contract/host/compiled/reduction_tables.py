@@ -20,7 +20,7 @@ from contract.host.compiled.linking import Linker
 from contract.host.kernels.protocol import CopyKernel
 from contract.host.resources.views import Array, address
 
-__all__ = ["Reduction", "is_reduced", "reduction", "together"]
+__all__ = ["ReductionKernel", "is_reduced", "reduction", "together"]
 
 REDUCE_BLOCKS = Kernel("rows", "reduce_all")
 PART = Kernel("rows", "part")
@@ -71,7 +71,7 @@ def reduction(
     target_dtype: str,
     operator: BinaryOperator,
     linker: Linker,
-) -> "Reduction | CopyKernel | None":
+) -> "ReductionKernel | CopyKernel | None":
     """target[i] = operator over r of source[i, r], in the target's type; None: not compiled.
 
     Strides are in elements.
@@ -94,10 +94,10 @@ def reduction(
     shifts = shift_s * one.itemsize, shift_t * two.itemsize
     rows = Kernel("rows", "combined", (operator.name, one.name, two.name))
     elements = prod(extents) * prod(reduced_extents)
-    return Reduction(plan, elements, sizes, shifts, linker.functions(REDUCE_BLOCKS, rows))
+    return ReductionKernel(plan, elements, sizes, shifts, linker.functions(REDUCE_BLOCKS, rows))
 
 
-class Reduction:
+class ReductionKernel:
     """A compiled kernel: (source, offset, target, offset).
 
     It overwrites the target, runs in the calling thread without the GIL, and does not check the
@@ -136,7 +136,7 @@ class Reduction:
         return self.at, source_offset * size_s + shift_s, target_offset * size_t + shift_t
 
 
-def together(jobs: Sequence[tuple[int, int, Reduction]], linker: Linker) -> CopyKernel:
+def together(jobs: Sequence[tuple[int, int, ReductionKernel]], linker: Linker) -> CopyKernel:
     """One kernel for jobs, (places in source and target, kernel), that the threads share."""
     table = np.array([kernel.job(*places) for *places, kernel in jobs], np.int64)
     kernels = [kernel for *_, kernel in jobs]

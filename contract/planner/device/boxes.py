@@ -28,7 +28,7 @@ from contract.planner.device.problem import (
     vector_width,
 )
 
-__all__ = ["AXES", "MAP_BYTES", "MOST_MODES", "Boxes", "Cut", "Factor", "boxed", "cut", "cuts"]
+__all__ = ["AXES", "MAP_BYTES", "MOST_MODES", "BoxedFactor", "Boxes", "Cut", "boxed", "cut", "cuts"]
 
 LEAST_RUN = 32  # bytes side by side: the narrowest swizzle
 MOST_MODES = 5  # of a tensor map
@@ -116,7 +116,7 @@ class Mode:
 
 
 @dataclass(frozen=True, slots=True)
-class Factor:
+class BoxedFactor:
     """A or B in boxes: side by side in memory along the first loop of ``along``."""
 
     at: int
@@ -166,8 +166,8 @@ class Cut:
     n: Boxes
     l: Boxes  # noqa: E741 - the loop's name
     k: Boxes
-    a: Factor
-    b: Factor
+    a: BoxedFactor
+    b: BoxedFactor
 
     @property
     def tiles(self) -> int:
@@ -226,8 +226,8 @@ def cut(problem: Problem, tile: HopperTile) -> Cut | None:
     k = _boxes(axis_l + len(problem.l), loops_k, step, first)
     if m is None or n is None or k is None:
         return None
-    a = Factor(A, problem.a, a_k is not None, *((k, m) if a_k else (m, k)), l)
-    b = Factor(B, problem.b, b_k is not None, *((k, n) if b_k else (n, k)), l)
+    a = BoxedFactor(A, problem.a, a_k is not None, *((k, m) if a_k else (m, k)), l)
+    b = BoxedFactor(B, problem.b, b_k is not None, *((k, n) if b_k else (n, k)), l)
     found = Cut(problem, tile, m, n, l, k, a, b)
     return found if _is_legal(found) else None
 

@@ -9,7 +9,7 @@ from contract.machines.cublas_model import blas_compute
 from contract.machines.gpu import Architecture
 from contract.plan.products import STRIDE_A, STRIDE_B, STRIDE_D, Stride, extent_of, first_stride
 from contract.plan.steps import Gemm, Kind, Loop, Plan, Scalar
-from contract.planner.device.launch import BlasCall, MatrixLayout, Memory, Pointer
+from contract.planner.device.launch import BlasCall, MatrixLayout, Pointer, PointerKind
 
 __all__ = ["blas_calls", "blas_takes"]
 
@@ -43,7 +43,7 @@ def blas_calls(plan: Plan, step: Gemm, architecture: Architecture) -> tuple[Blas
     for starts in combinations(*(range(loop.extent) for loop in outer)):
         layouts = [
             MatrixLayout(
-                Pointer(Memory.SLOT, slot, _offset(outer, starts, stride) * item_size(dtype)),
+                Pointer(PointerKind.SLOT, slot, _offset(outer, starts, stride) * item_size(dtype)),
                 dtype,
                 matrix.leading,
                 matrix.transposed,

@@ -14,7 +14,7 @@ from contract.plan.steps import Product
 from contract.planner.device.boxes import Cut, boxed, cuts
 from contract.planner.device.problem import Held, problem_of
 
-__all__ = ["Way", "best_ways", "group", "hopper_shares", "scratch"]
+__all__ = ["GettWay", "best_ways", "group", "hopper_shares", "scratch"]
 
 LEAST_STEPS = 8  # of a part: more than a ring holds
 MAPS = 2e-6  # seconds: the host encodes two maps where addresses are new; estimated
@@ -25,7 +25,7 @@ STORE_CLOCKS = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class GettWay:
     """A way to do a product by one of our own kernels, its predicted seconds, and why."""
 
     seconds: float
@@ -33,23 +33,25 @@ class Way:
     reason: str
 
 
-def best_ways(step: Product, held: Mapping[int, Held], gpu: Architecture, most: int) -> list[Way]:
+def best_ways(
+    step: Product, held: Mapping[int, Held], gpu: Architecture, most: int
+) -> list[GettWay]:
     """The ``most`` best tiles on any strides, and every tile of TMA and wgmma that serves.
 
     Each with its best number of parts, the shortest first.
     """
     work = problem_of(step, held).workload(gpu)
-    found = [Way(seconds, each, each.reason) for seconds, each in best_shares(work, gpu, most)]
+    found = [GettWay(seconds, each, each.reason) for seconds, each in best_shares(work, gpu, most)]
     found += (_best(each, work, gpu) for each in cuts(boxed(step, held), gpu))
     return sorted(found, key=lambda way: way.seconds)
 
 
-def _best(cut: Cut, work: Workload, gpu: Architecture) -> Way:
+def _best(cut: Cut, work: Workload, gpu: Architecture) -> GettWay:
     seconds, share = min(
         ((_seconds(cut, each, work, gpu), each) for each in hopper_shares(cut, gpu)),
         key=lambda each: (each[0], each[1].parts),
     )
-    return Way(seconds, share, cut.reason(share))
+    return GettWay(seconds, share, cut.reason(share))
 
 
 def hopper_shares(cut: Cut, gpu: Architecture) -> Iterator[HopperShare]:

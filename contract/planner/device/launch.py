@@ -22,8 +22,8 @@ __all__ = [
     "KernelCall",
     "MapType",
     "MatrixLayout",
-    "Memory",
     "Pointer",
+    "PointerKind",
     "ScalarField",
     "TensorMap",
     "entry_stub",
@@ -33,7 +33,7 @@ Three = tuple[int, int, int]
 MOST_ARGUMENT_BYTES = 4096
 
 
-class Memory(Enum):
+class PointerKind(Enum):
     """Where a pointer of a launch points."""
 
     SLOT = "slot"  # the tensor in a slot of the plan
@@ -44,7 +44,7 @@ class Memory(Enum):
 class Pointer:
     """The address ``bytes`` from the start of a slot's tensor or of the step's scratch memory."""
 
-    memory: Memory
+    memory: PointerKind
     slot: int = 0
     bytes: int = 0
 

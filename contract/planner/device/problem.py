@@ -14,7 +14,7 @@ from contract.machines.gpu_kernels import CoreTile, TensorTile, Tile
 from contract.machines.gpu_tiles import MOST_SIDE, Access, Extents, Stores, Workload
 from contract.machines.tensor_cores import arithmetic
 from contract.plan.steps import Kind, Loop, Plan, Product, SlotKind
-from contract.planner.device.launch import Memory, Pointer
+from contract.planner.device.launch import Pointer, PointerKind
 from contract.planner.device.loops import NARROW, Dimension, fused
 from contract.planner.device.names import operator_name, type_name
 
@@ -185,7 +185,7 @@ def _kind(loop: Loop) -> Kind:
 def _tensor(held: Mapping[int, Held], slot: int, operator: Operator, dtype: str) -> Tensor:
     conjugates = operator is Operator.CONJ and not is_complex(dtype)
     return Tensor(
-        Pointer(Memory.SLOT, slot), *held[slot], Operator.IDENTITY if conjugates else operator
+        Pointer(PointerKind.SLOT, slot), *held[slot], Operator.IDENTITY if conjugates else operator
     )
 
 
