@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -338,10 +339,12 @@ def forks_amid(count: int, seed: int) -> str:
 
     In the child it is right or says that its threads are missing; whatever comes next is right.
     """
-    chosen, children, is_child = random.Random(seed), list[int](), [False]
+    chosen, children = random.Random(seed), list[int]()
+    is_child, is_armed = [False], [False]
 
     def fork(number: int, frame: Any) -> None:
-        if not is_child[0]:
+        if is_armed[0]:  # a signal may come late: amid another fork, or while a child is awaited
+            is_armed[0] = False
             child = os.fork()
             is_child[0] = child == 0
             children.append(child)
@@ -351,12 +354,14 @@ def forks_amid(count: int, seed: int) -> str:
         every = [(handle, work) for handle in made for work in work_of(handle)]
         while len(children) < count:
             _, work = chosen.choice(every)
+            is_armed[0] = True
             signal.setitimer(signal.ITIMER_REAL, 1e-6 + 4e-3 * chosen.random())
             try:
                 work.check(work.call())
             except ct.ExecutionError:
                 if not is_child[0]:
                     raise
+            is_armed[0] = False
             if is_child[0]:
                 _end_as_child(chosen.sample(every, 3))
             while children and children[-1]:
@@ -372,6 +377,8 @@ def _end_as_child(every: Sequence[tuple[ct.Handle, Work]]) -> None:
             work.check(work.call())
             _check_threads([handle])
         status = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(status)
 

@@ -1,5 +1,6 @@
 """Memory of the emulator's CuPy: the pool's reuse by stream, limits, and memory that is gone."""
 
+import gc
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
@@ -184,3 +185,12 @@ def test_copies_that_are_not_asynchronous_wait(cupy: ModuleType) -> None:
 def _raw(cupy: ModuleType, x: object) -> object:
     """Memory at an array's address that does not keep it alive."""
     return cupy.cuda.UnownedMemory(x.data.ptr, 800, None)  # type: ignore[attr-defined]
+
+
+def test_memory_in_a_cycle_goes_back_to_the_pool(cupy: Any) -> None:
+    """The collector ends an array, its memory and what that came from in any order."""
+    cycle: list[Any] = [cupy.zeros(64, "float32")]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert cupy.zeros(64, "float32").sum() == 0

@@ -216,7 +216,6 @@ def test_parts_fill_the_machine_once() -> None:
     assert 0.9 * at_once < chosen.items(work.extents) <= at_once
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_24_columns_have_a_tile(dtype: str) -> None:
-    made = Product("bda,dc->abc", {"a": 312, "b": 312, "c": 24, "d": 312}, dtype)
+def test_24_columns_have_a_tile() -> None:
+    made = Product("bda,dc->abc", {"a": 312, "b": 312, "c": 24, "d": 312}, "float32")
     assert share(made.plan()[2].workload(HOPPER), HOPPER).tile.n == 24

@@ -81,6 +81,8 @@ class SingleDeviceMemoryPool:
         self._limit = 0
         self._choosing = False
         self._late: list[tuple[Chunk, int]] = []  # freed by the garbage collector amid a choice
+        # Held here, or the collector of a cycle would free the memory of what it brings back.
+        self._lent: set[Chunk] = set()
 
     def malloc(self, size: int) -> MemoryPointer:
         """Memory for the current stream: a free chunk of it that fits best, else from the driver.
@@ -98,6 +100,7 @@ class SingleDeviceMemoryPool:
             finally:
                 self._choosing = False
             self._used += chunk.size
+            self._lent.add(chunk)
             self._free_late()
         made: MemoryPointer = classes.MemoryPointer(classes.PooledMemory(chunk, self), 0)
         return made
@@ -114,6 +117,7 @@ class SingleDeviceMemoryPool:
             chunk, pointer = self._late.pop()
             self._driver.cards[self._device].memory.close(pointer)
             self._used -= chunk.size
+            self._lent.discard(chunk)
             self._insert(chunk)
 
     def free_all_blocks(self, stream: Any = None) -> None:
