@@ -62,4 +62,5 @@ def _temporary() -> tuple[str, int]:
 
 @cache
 def _fingerprint() -> str:
+    """A digest of all sources that compiled code is made of."""
     return sources.digest(WRITERS)
