@@ -32,7 +32,7 @@ from contract.execution.bound_plan import Call
 from contract.execution.executor import Executor, Loaded, held_bytes
 from contract.host.executor import HostExecutor
 from contract.logging import LOGGER, UNWATCHED
-from contract.machines.cpu import Cpu
+from contract.machines.constants import Fitted
 from contract.machines.machine import Identity
 from contract.session.lookup import Planning
 from contract.session.plan_cache import PlanCache
@@ -375,7 +375,7 @@ def _host_executor(
     return HostExecutor(family, threads, fitted, *found)
 
 
-def _fitted(settings: Settings, built_in: Cpu, processor: Identity) -> Cpu:
+def _fitted(settings: Settings, built_in: Fitted, identity: Identity) -> Fitted:
     """The model with the constants that were fitted to this machine, if they were."""
     directory = settings.calibration_directory()
     if directory is None:
@@ -383,7 +383,7 @@ def _fitted(settings: Settings, built_in: Cpu, processor: Identity) -> Cpu:
     from contract.storage.calibration import calibration_path, read_calibration  # once a process
 
     try:
-        found = read_calibration(calibration_path(directory, processor), built_in, processor)
+        found = read_calibration(calibration_path(directory, identity), built_in, identity)
     except CacheFileError as error:
         warnings.warn(f"The built-in model is used: {error}", RuntimeWarning, stacklevel=2)
         return built_in
@@ -411,9 +411,9 @@ def _device_executor(settings: Settings, device: Any, given: Mapping[str, Any]) 
 def _open(cupy: Any, number: int, settings: Settings) -> Executor:
     from contract.device.executor import DeviceExecutor  # the host alone loads no kernels
 
-    return DeviceExecutor(
-        cupy, number, wgmma=settings.hopper, tf32=settings.tf32, check=settings.check
-    )
+    allowed = {"wgmma": settings.hopper, "tf32": settings.tf32}
+    fitted = partial(_fitted, settings)
+    return DeviceExecutor(cupy, number, **allowed, fitted=fitted, check=settings.check)
 
 
 def _path(path: Any) -> Path:
