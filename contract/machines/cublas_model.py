@@ -21,8 +21,8 @@ class _Tile(NamedTuple):
 
 _TILES = (
     _Tile(128, 128, 0.88),
-    _Tile(64, 64, 0.65),
-    _Tile(32, 32, 0.40),
+    _Tile(64, 64, 0.80),
+    _Tile(32, 32, 0.75),
     _Tile(256, 4, 0.20),
     _Tile(4, 256, 0.20),
 )
@@ -72,7 +72,8 @@ def blas_seconds(
     )
     moved = count * ((m * k + k * n) * factor + m * n * result)
     begins = architecture.costs.launch + architecture.costs.blas
-    return begins + max(multiplying, moved / architecture.streamed)
+    streamed = architecture.costs.blas_streamed * architecture.dram
+    return begins + max(multiplying, moved / streamed)
 
 
 def _rate(factors: str, compute: str, dtype: str, architecture: Architecture) -> float:
@@ -92,4 +93,4 @@ def _tile_seconds(
     parts = min(max(architecture.multiprocessors // tiles, 1), ceil(k / LEAST_K))
     own = ceil(tiles * parts / architecture.multiprocessors)
     each = tile.m * tile.n * ceil(k / parts) / (rate * tile.efficiency)
-    return own * each / architecture.clock
+    return own * (architecture.costs.blas_tile + each) / architecture.clock

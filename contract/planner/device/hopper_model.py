@@ -81,7 +81,7 @@ def _seconds(cut: Cut, share: HopperShare, work: Workload, gpu: Architecture) ->
     """The launches, the slowest of wgmma, L2 and DRAM, and what does not hide behind it."""
     costs = gpu.costs
     seconds = (costs.launch + costs.maps) + overlapped(
-        gpu,
+        costs.hidden,
         _clocks(cut, share, gpu) / gpu.clock,
         cut.tiles * cut.steps * cut.tile.stage / gpu.delivered,
         _dram_bytes(cut, work, gpu) / gpu.streamed,
