@@ -50,7 +50,8 @@ from contract.planner.device.boxes import boxed, cuts
 from contract.planner.device.hopper_model import hopper_shares
 from contract.planner.device.problem import held_by, problem_of
 from contract.planner.host.tiles import PACKED, TILED
-from contract.planner.planner import addend_alone, operation_extents
+from contract.planner.network import addend_alone
+from contract.planner.validation import operation_extents
 
 __all__ = ["check_plan", "verify"]
 

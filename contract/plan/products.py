@@ -21,6 +21,7 @@ from contract.plan.steps import (
     Gett,
     Kind,
     Loop,
+    PassStep,
     Permute,
     Reduce,
     Scalar,
@@ -54,12 +55,12 @@ __all__ = [
     "makes_matrix",
     "named",
     "product_step",
+    "renumbered",
     "run_length",
 ]
 
 Stride = Callable[[Loop], int]
 ProductStep = TypeVar("ProductStep", Gemm, Gett)
-PassStep = TypeVar("PassStep", Permute, Elementwise, Reduce)
 _EXTENT: Callable[[Loop], int] = attrgetter("extent")
 STRIDE_A: Stride = attrgetter("a")
 STRIDE_B: Stride = attrgetter("b")
@@ -182,18 +183,21 @@ class _Names:
                 c = None if step.c is None else self.slot(step.c)
                 a, b, d = self.slot(step.a), self.slot(step.b), self.slot(step.d)
                 return replace(step, a=a, b=b, d=d, c=c, loops=loops)
-            case Elementwise():
-                sources = tuple(map(self._source, step.sources))
-                return self._pass(replace(step, sources=sources))
-            case Permute():
-                return self._pass(replace(step, source=self._source(step.source)))
-            case Reduce():
-                addend = None if step.addend is None else self._source(step.addend)
-                return self._pass(replace(step, source=self._source(step.source), addend=addend))
+            case Elementwise() | Permute() | Reduce():
+                return self.pass_named(step)
         assert_never(step)
 
-    def _pass(self, step: PassStep) -> PassStep:
-        return replace(step, target=self._view(step.target), modes=self._modes(step.modes))
+    def pass_named(self, step: PassStep) -> PassStep:
+        """The same of a step that is no product."""
+        target, modes = self._view(step.target), self._modes(step.modes)
+        if isinstance(step, Elementwise):
+            sources = tuple(map(self._source, step.sources))
+            return replace(step, target=target, modes=modes, sources=sources)
+        source = self._source(step.source)
+        if isinstance(step, Permute):
+            return replace(step, target=target, modes=modes, source=source)
+        addend = None if step.addend is None else self._source(step.addend)
+        return replace(step, target=target, modes=modes, source=source, addend=addend)
 
     def _loop(self, loop: Loop) -> Loop:
         modes = self._modes(loop.modes)
@@ -239,6 +243,12 @@ def named(
         modes |= zip(here.modes, there.modes, strict=True)
     names = _Names(slots, modes, other.next_slot - problem.next_slot)
     return tuple(map(names.named, steps))
+
+
+def renumbered(step: PassStep, slots: Mapping[int, int]) -> PassStep:
+    """The step on other slots where ``slots`` has them."""
+    modes = {mode: mode for mode in step.modes}
+    return _Names(slots, modes, 0).pass_named(step)
 
 
 # --- the table of loops -----------------------------------------------------------------------

@@ -30,6 +30,7 @@ __all__ = [
     "Kind",
     "Loop",
     "Panels",
+    "PassStep",
     "Permute",
     "Plan",
     "Product",
@@ -258,7 +259,8 @@ class Gett(Product):
     tiles: Tiles | None = None
 
 
-Step = Permute | Elementwise | Reduce | Gemm | Gett
+PassStep = Permute | Elementwise | Reduce  # what is done once to every element
+Step = PassStep | Gemm | Gett
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +425,7 @@ def step_bytes(plan: Plan, step: Step) -> int:
     return sum(plan.slots[slot].bytes for slot in step_slots(step))
 
 
-def _sources(step: Permute | Elementwise | Reduce) -> tuple[Source, ...]:
+def _sources(step: PassStep) -> tuple[Source, ...]:
     match step:
         case Permute():
             return (step.source,)
@@ -500,7 +502,7 @@ def _sides(plan: Plan, step: Step) -> tuple[str, str]:
             return "  ".join(_joined(sources, step)) or "0", _target(plan, step)
 
 
-def _joined(sources: list[str], step: Permute | Reduce | Elementwise) -> Iterator[str]:
+def _joined(sources: list[str], step: PassStep) -> Iterator[str]:
     """The operands with what combines them; a product needs no sign."""
     signs = {BinaryOperator.ADD: "+ ", BinaryOperator.MUL: ""}
     yield from sources[:1]
@@ -509,11 +511,11 @@ def _joined(sources: list[str], step: Permute | Reduce | Elementwise) -> Iterato
         yield signs.get(operator, f"{operator.value} ") + source
 
 
-def _target(plan: Plan, step: Permute | Reduce | Elementwise) -> str:
+def _target(plan: Plan, step: PassStep) -> str:
     return _view(plan, step.target, step)
 
 
-def _source(plan: Plan, source: Source, step: Permute | Reduce | Elementwise) -> str:
+def _source(plan: Plan, source: Source, step: PassStep) -> str:
     return _operator(source.operator, _view(plan, source.view, step))
 
 
@@ -521,7 +523,7 @@ def _operator(operator: Operator, text: str) -> str:
     return text if operator is Operator.IDENTITY else f"{operator.value}({text})"
 
 
-def _view(plan: Plan, view: View, step: Permute | Reduce | Elementwise) -> str:
+def _view(plan: Plan, view: View, step: PassStep) -> str:
     dimensions = zip(step.modes, step.extents, view.strides, strict=False)
     return _named(plan, view.slot, [((mode,), n, stride) for mode, n, stride in dimensions])
 
