@@ -22,6 +22,7 @@ from contract.support.choices import Choice
 from contract.support.text import Row, aligned, count, ratio, seconds
 
 __all__ = [
+    "Blocking",
     "Candidate",
     "Decision",
     "Elementwise",
@@ -212,6 +213,9 @@ class Tiles:
     keeps: bool = False
 
 
+Blocking = Panels | Tiles | Share | HopperShare
+
+
 @dataclass(frozen=True, slots=True)
 class Product:
     """D[l,m,n] = [alpha *] sum_k opA(A[l,m,k]) * opB(B[l,k,n]) [+ beta * opC(C[l,m,n])].
@@ -250,13 +254,11 @@ class Gemm(Product):
 class Gett(Product):
     """A product on arbitrary strides.
 
-    On the host by panels that BLAS multiplies, by tiles of our own, or, with neither, loop by
-    loop; on a GPU by tiles, of which ``share`` says how blocks share them.
+    On the host by panels that BLAS multiplies, by tiles of our own, or, without blocking, loop by
+    loop; on a GPU by tiles that blocks of threads share.
     """
 
-    panels: Panels | None = None
-    share: Share | HopperShare | None = None
-    tiles: Tiles | None = None
+    blocking: Blocking | None = None
 
 
 PassStep = Permute | Elementwise | Reduce  # what is done once to every element
@@ -481,8 +483,8 @@ def _step_row(plan: Plan, at: int, chosen: Candidate) -> Row:
 def _kind(step: Step) -> str:
     name = type(step).__name__
     if isinstance(step, Gett):
-        tiled = step.share is not None or step.tiles is not None
-        return f"{name} {'panels' if step.panels else 'tiles' if tiled else 'loops'}"
+        ways = {Panels: "panels", type(None): "loops"}
+        return f"{name} {ways.get(type(step.blocking), 'tiles')}"
     if isinstance(step, Reduce) and step.operator is not BinaryOperator.ADD:
         return f"{name} {step.operator.value}"
     return name

@@ -98,7 +98,7 @@ def _gett_options(problem: ProductProblem, gpu: Architecture, most: int) -> Iter
     held = {term.slot: Held(term.dtype, term.alignment) for term in _terms(problem)}
     for way in best_ways(step, held, gpu, most):
         yield Option(
-            Algo.GETT, way.seconds, way.reason, (replace(step, share=way.share),), problem.d
+            Algo.GETT, way.seconds, way.reason, (replace(step, blocking=way.share),), problem.d
         )
 
 
