@@ -121,6 +121,24 @@ def test_slices_for_the_memory_there_is(
             ct.contract(EXCHANGE, *arrays, **given)
 
 
+def test_what_is_captured_has_slices_for_the_memory_there_was(
+    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """A replay that lacks memory says so, and plans nothing."""
+    arrays = tensors(rng)
+    with ct.Handle() as handle:
+        shapes = [x.shape for x in arrays]
+        expression = ct.contract_expression(EXCHANGE, *shapes, optimize=PATH, handle=handle)
+        free(monkeypatch, handle, 1_000_000)
+        with expression.capture(*arrays) as captured:
+            np.testing.assert_allclose(captured.replay(), exchange(*arrays), rtol=1e-10)
+            planned = handle.plans.statistics.misses
+            free(monkeypatch, handle, 7)
+            with pytest.raises(ct.InsufficientWorkspaceError, match="workspace; 7 bytes are free"):
+                captured.replay()
+            assert handle.plans.statistics.misses == planned
+
+
 def test_a_share_of_the_memory_there_is(
     monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
 ) -> None:
