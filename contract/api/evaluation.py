@@ -363,11 +363,12 @@ def number_beta(c: Any, beta: Any) -> Any:
 
 def beta_of(c: Any, beta: Any) -> Any:
     """beta: 1 where C is given and beta is not, 0 without C."""
+    known = number_beta(c, beta)
+    if known is not None:
+        return known
     require_host_scalar("beta", beta)
-    if np.ndim(beta if beta is not None else 1):
+    if np.ndim(beta):
         raise InvalidValueError(f"beta must be a scalar number: it is {shown(beta)}.")
-    if c is None:
-        if beta is not None and beta != 0:
-            raise InvalidValueError(f"beta is {beta!r}, and there is no c to scale.")
-        return 0
-    return 1 if beta is None else beta
+    if c is None and beta != 0:
+        raise InvalidValueError(f"beta is {beta!r}, and there is no c to scale.")
+    return 0 if c is None else beta

@@ -7,6 +7,7 @@ kinds of steps, and every executor, the explainer and the workspace read the sam
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import NamedTuple
 
 from contract.descriptors.compute_types import ComputeType, is_complex
 from contract.descriptors.operations import (
@@ -74,8 +75,7 @@ class Slot:
         return self.tensor.packed_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """Slot ``slot`` seen through ``strides`` (elements, one for each dimension of the step)."""
 
     slot: int
@@ -90,8 +90,7 @@ class Scalar(Choice):
     GAMMA = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """[scalar *] op(view), read by a step; a scalar of 0 means that the view is not read."""
 
     view: View
@@ -156,8 +155,7 @@ class Kind(Choice):
     K = "k"
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(NamedTuple):
     """One loop of a product: ``extent`` and the strides in A, B, D and C (elements).
 
     ``modes`` are the modes fused into the loop, fastest first.

@@ -1,7 +1,7 @@
 """Tasks -> steps: passes as they are, products by the candidate that is chosen for them."""
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple, assert_never
 
@@ -148,4 +148,4 @@ def _emit_product(found: Emitted, task: Multiply, tensors: Tensors, choice: Choi
 
 def _in_slot(term: Term, numbers: Mapping[int, int]) -> Term:
     slot = numbers.get(term.slot, term.slot)
-    return term if term.slot == slot else replace(term, slot=slot)
+    return term if term.slot == slot else term._replace(slot=slot)

@@ -5,10 +5,11 @@ They are free, and the order that is cheapest to write may be the wrong one to r
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, pairwise, product
 from math import inf, prod
 from operator import attrgetter
+from typing import NamedTuple
 
 from contract.planner.pairs import Twin
 from contract.planner.paths import Pair, is_slight
@@ -41,8 +42,7 @@ class MemoryOrder:
         object.__setattr__(self, "after", joined)
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     """A layout of a result, what it takes to have it, and which layouts of the factors."""
 
     layout: MemoryOrder
@@ -54,8 +54,7 @@ class _Candidate:
 _COST: Callable[[_Candidate], float] = attrgetter("cost")
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
+class _Reader(NamedTuple):
     """What the next product does with the modes of a result: kept, summed, shared by all.
 
     ``partner`` is the other factor's layout where that is known.
@@ -90,7 +89,7 @@ def mode_orders(
     found = [[_Candidate(layout)] for layout in leaves]
     for node, pair in enumerate(pairs, count):
         if node in same:
-            found.append([replace(each, cost=0.0) for each in _renamed(found, same[node])])
+            found.append([each._replace(cost=0.0) for each in _renamed(found, same[node])])
             continue
         costs = _Costs(pair, found[pair.left], found[pair.right], extents)
         if target is not None and node == count + len(pairs) - 1:
@@ -192,8 +191,7 @@ def _chosen(
     return tuple(orders.values())
 
 
-@dataclass(frozen=True, slots=True)
-class _Free:
+class _Free(NamedTuple):
     """The modes of one factor that the result has and the other factor has not.
 
     Each product more, in a batch over a part of them, takes ``again``.

@@ -211,7 +211,7 @@ class _Draft:
             return target
         modes = (*order, *(mode for mode in target.modes if mode not in order))
         strides = self.packed(target.slot, modes, target.dtype).by_mode
-        target = replace(target, strides=tuple(strides[mode] for mode in target.modes))
+        target = target._replace(strides=tuple(strides[mode] for mode in target.modes))
         self.lay_out(target)
         return target
 
@@ -333,8 +333,8 @@ def _along(draft: _Draft, factors: Sequence[Term], order: Sequence[int]) -> Sequ
     ``order`` has the modes of the result, fastest first. Of others a processor makes copies that
     lie along it: no block that fits a cache would hold whole lines of all.
     """
-    modes = {mode for term in factors for mode in term.modes}
-    if draft.limits.far is None or modes != set(order):
+    modes = chain.from_iterable([term.modes for term in factors])
+    if draft.limits.far is None or not {*order}.issuperset(modes):
         return factors
     first = order[0] if order else None
     ways = {term: term.fastest_first[0] for term in factors if first in term.modes}
@@ -346,8 +346,8 @@ def _along(draft: _Draft, factors: Sequence[Term], order: Sequence[int]) -> Sequ
 def _copied(draft: _Draft, term: Term, order: Sequence[int]) -> Term:
     """A copy of a term, its modes in this order."""
     copy = draft.temporary(tuple(mode for mode in order if mode in term.modes), term.dtype)
-    _pass(draft, replace(term, operator=Operator.IDENTITY), copy, dtype=term.dtype)
-    return replace(copy, operator=term.operator)
+    _pass(draft, term._replace(operator=Operator.IDENTITY), copy, dtype=term.dtype)
+    return copy._replace(operator=term.operator)
 
 
 # --- products ---------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ def _contract_all(draft: _Draft, operation: Contraction, path: Hashable) -> None
     tensors, output = draft.tensors, operation.output
     slots = operation.same or range(len(tensors.inputs))
     pairs = zip(tensors.inputs, slots, strict=True)
-    terms = [x if x.slot == slot else replace(x, slot=slot) for x, slot in pairs]
+    terms = [x if x.slot == slot else x._replace(slot=slot) for x, slot in pairs]
     if 0 in tensors.extents:
         draft.add(addend_alone(operation, output.tensor), "an empty sum is zero")
     elif len(set(output.modes)) == len(output.modes):
@@ -405,13 +405,13 @@ def _contract(draft: _Draft, terms: list[Term], target: Term, path: Hashable) ->
     if draft.is_free(target):
         target = draft.packed(target.slot, tree.orders[-1], target.dtype)
         draft.lay_out(target)
-    copied = _along(draft, nodes[last.left] + nodes[last.right], target.fastest_first)
+    copied = _along(draft, nodes[last.left] + nodes[last.right], tree.orders[-1])
     _multiply(draft, copied, target, addend, scaled=True)
 
 
 def _renamed(term: Term, twin: Twin) -> Term:
     """The same tensor under the names of its twin."""
-    return replace(term, modes=tuple(twin.modes[mode] for mode in term.modes))
+    return term._replace(modes=tuple(twin.modes[mode] for mode in term.modes))
 
 
 def _multiply(
@@ -444,7 +444,7 @@ def _without_broadcasts(terms: list[Term]) -> list[Term]:
             strides = {m: s for m, s in term.by_mode.items() if s or holders[m] == 1}
             for mode in term.modes:
                 holders[mode] -= mode not in strides
-            term = replace(term, modes=tuple(strides), strides=tuple(strides.values()))
+            term = term._replace(modes=tuple(strides), strides=tuple(strides.values()))
         result.append(term)
     return result
 

@@ -189,7 +189,7 @@ def with_step(plan: Plan, at: int = 0, **changes: Any) -> Plan:
 def with_loop(plan: Plan, kind: str, **changes: Any) -> Plan:
     (at,) = (i for i, loop in enumerate(plan.steps[0].loops) if loop.kind.value == kind)
     loops = list(plan.steps[0].loops)
-    loops[at] = replace(loops[at], **changes)
+    loops[at] = loops[at]._replace(**changes)
     return with_step(plan, loops=tuple(loops))
 
 

@@ -68,7 +68,7 @@ def _noting_what_is_forbidden(
     if gpu.allows_tf32 or compute is None or not uses_tf32(problem.dtype, compute):
         return found
     note = f"{compute.value} computes as 32F, for {TF32_OVERRIDE.name} forbids TF32"
-    return [replace(option, reason=f"{option.reason}; {note}") for option in found]
+    return [option._replace(reason=f"{option.reason}; {note}") for option in found]
 
 
 def _elementwise_option(problem: ProductProblem, gpu: Architecture) -> Option:

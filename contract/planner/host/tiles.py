@@ -110,7 +110,7 @@ def _turned(problem: ProductProblem) -> ProductProblem:
     a, b = problem.a, problem.b
     own = (x for x in problem.d.fastest_first if (x in a.modes) != (x in b.modes))
     fastest = next((mode for mode in own if problem.extents[mode] > 1), None)
-    return problem if fastest is None or fastest in a.modes else replace(problem, a=b, b=a)
+    return problem if fastest is None or fastest in a.modes else problem._replace(a=b, b=a)
 
 
 def _tiles(loops: Sequence[Loop], dtype: str, tiling: Tiling, pieces: int) -> Tiles:
