@@ -41,8 +41,8 @@ from contract.descriptors.operations import Algo, OperationDescriptor, PlanPrefe
 from contract.descriptors.text import notation
 from contract.errors import CacheFileError, ContractError, InvalidValueError
 from contract.host.executor import HostExecutor
+from contract.machines.constants import constants
 from contract.machines.cpu import Cpu
-from contract.machines.cpu_constants import constants
 from contract.planner.validation import operation_extents
 from contract.session.calibrating import Calibration, calibrated
 from contract.storage.calibration import calibration_path, write_calibration

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ __all__ = ["DeviceArrays"]
 
 WIDEST_ACCESS = 16  # bytes that one thread loads or stores at once
 NOTHING_TO_DO = nullcontext()
+_bounds = lru_cache(4096)(offset_bounds)  # every call asks, of few layouts
 TYPES = frozenset(
     (
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -171,5 +173,5 @@ def _alignment(address: int) -> int:
 
 def _addresses(x: Array) -> tuple[int, int]:
     """The first byte of an array that is not empty, and the one behind its last."""
-    low, high = offset_bounds(x.shape, x.strides)
+    low, high = _bounds(x.shape, x.strides)
     return x.data.ptr + low, x.data.ptr + high + x.dtype.itemsize

@@ -30,7 +30,7 @@ from contract.execution.compiled_code import Kernel
 from contract.execution.executor import Footprint, Loaded, Scalars, inside_range
 from contract.execution.verification import check_plan
 from contract.logging import LOGGER, Level, Ranges
-from contract.machines.gpu import architecture_of
+from contract.machines.gpu import Architecture, architecture_of
 from contract.machines.machine import Identity
 from contract.plan.steps import Gett, Plan, Scalar, Step
 from contract.plan.workspace import rounded
@@ -43,6 +43,7 @@ from contract.planner.device.launch import (
     TensorMap,
     packed,
 )
+from contract.storage.files import hashed
 
 __all__ = ["DeviceExecutor", "DevicePlan"]
 
@@ -163,7 +164,8 @@ class DeviceExecutor:
     """Prepares plans for one GPU; owns its kernels and cuBLAS handles. Safe for many threads.
 
     ``wgmma``: products may be formed by TMA and wgmma where there are. ``tf32``: they may be
-    formed in tf32 where their compute type allows it.
+    formed in tf32 where their compute type allows it. ``fitted`` gives the model of this card, of
+    the one that is built in.
     """
 
     stand_in = None
@@ -175,6 +177,7 @@ class DeviceExecutor:
         *,
         wgmma: bool = True,
         tf32: bool = True,
+        fitted: Callable[[Architecture, Identity], Architecture] = lambda built_in, _: built_in,
         check: bool = False,
     ) -> None:
         self.device = device
@@ -182,10 +185,11 @@ class DeviceExecutor:
         capability = int(cupy.cuda.Device(device).compute_capability)
         known = architecture_of(capability)
         known = known if tf32 else known.without_tf32()
-        self.machine = self.architecture = known if wgmma else known.without_wgmma()
         self._cupy = cupy
         self._forbidden = "" if tf32 else " without TF32"
         self._forbidden += "" if wgmma else " without wgmma"
+        self._built_in = known if wgmma else known.without_wgmma()
+        self.machine = self.architecture = fitted(self._built_in, self.card)
         self._check = check
         self._lock = threading.Lock()
         self._kernels: dict[str, Any] = {}  # by source, which has one entry
@@ -195,6 +199,14 @@ class DeviceExecutor:
 
     @property
     def identity(self) -> Identity:
+        """The card, and a digest of its model's constants where they were fitted."""
+        if self.machine == self._built_in:
+            return self.card
+        found = hashed(repr(self.machine))[:8]
+        return replace(self.card, capability=f"{self.card.capability}, fitted {found}")
+
+    @property
+    def card(self) -> Identity:
         """The card; what plans may hold for it, and how many multiprocessors share the work."""
         card = self._cupy.cuda.runtime.getDeviceProperties(self.device)
         capability = f"{card['major']}.{card['minor']}{self._forbidden}"

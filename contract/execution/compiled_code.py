@@ -9,7 +9,7 @@ import atexit
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from time import perf_counter
@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 from contract.logging import LOGGER, Level
 from contract.support.apart import apart
 from contract.support.forks import reentrant_lock, renew_in_children
+from contract.support.thread import Thread
 
 __all__ = ["CompiledCode", "Kernel", "Waiting", "compiled_code"]
 
@@ -59,7 +60,7 @@ class CompiledCode:
         self._failed: set[Kernel] = set()
         self._wanted: dict[Kernel, None] = {}  # in the order of the wishes
         self._waiting: WeakKeyDictionary[Waiting, frozenset[Kernel]] = WeakKeyDictionary()
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
         self._process: Any = None
         self._closing = threading.Event()
         renew_in_children(self)
@@ -131,13 +132,10 @@ class CompiledCode:
 
     def _begin(self) -> None:
         """See to it that a thread works."""
-        if self._thread is None and not self._closing.is_set():
-            thread = threading.Thread(target=self._work, name="contract_compiled", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # there are too many, or the interpreter ends
-                return
-            self._thread = thread
+        is_alive = self._thread is not None and self._thread.is_alive()
+        if not is_alive and not self._closing.is_set():
+            with suppress(RuntimeError):  # there are too many, or the interpreter ends
+                self._thread = Thread(self._work)
 
     def _work(self) -> None:
         """Until nobody wishes for anything any more."""

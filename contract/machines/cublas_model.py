@@ -8,7 +8,7 @@ from math import ceil
 from typing import NamedTuple
 
 from contract.descriptors.compute_types import ComputeType, is_complex, item_size
-from contract.machines.gpu import LAUNCH, STREAMED, Architecture
+from contract.machines.gpu import Architecture
 
 __all__ = ["blas_compute", "blas_seconds"]
 
@@ -21,13 +21,12 @@ class _Tile(NamedTuple):
 
 _TILES = (
     _Tile(128, 128, 0.88),
-    _Tile(64, 64, 0.65),
-    _Tile(32, 32, 0.40),
+    _Tile(64, 64, 0.80),
+    _Tile(32, 32, 0.75),
     _Tile(256, 4, 0.20),
     _Tile(4, 256, 0.20),
 )
 LEAST_K = 256  # of a part, where k is split
-FILL = 5e-6  # seconds in which a product begins and ends, beside its launch
 
 # What a compute type of float32 lets cuBLAS do to an input. float16 is never one of them: it has
 # fewer exponents than float32, and 16F promises no overflow; tf32 has as many bits.
@@ -38,8 +37,6 @@ _SINGLE = {
 }
 # The column of Rates for each of cuBLAS's types, None: that of the CUDA cores.
 _UNITS = {"32F_FAST_TF32": "tf32", "32F_FAST_16BF": "half", "64F": "f64", "32F": None}
-# What a product of 7248 x 7240 x 7248 reached on an H100, of what its largest tile could.
-_REACHED = {"tf32": 0.80, "half": 0.86, "f64": 1.13, None: 0.85}
 
 
 def blas_compute(
@@ -74,15 +71,18 @@ def blas_seconds(
         for tile in _TILES
     )
     moved = count * ((m * k + k * n) * factor + m * n * result)
-    return LAUNCH + FILL + max(multiplying, moved / (STREAMED * architecture.dram))
+    begins = architecture.costs.launch + architecture.costs.blas
+    streamed = architecture.costs.blas_streamed * architecture.dram
+    return begins + max(multiplying, moved / streamed)
 
 
 def _rate(factors: str, compute: str, dtype: str, architecture: Architecture) -> float:
     """Multiply-adds per clock of a multiprocessor."""
-    rates = architecture.rates
+    rates, costs = architecture.rates, architecture.costs
+    reached = {"tf32": costs.blas_tf32, "half": costs.blas_half, "f64": costs.blas_f64}
     unit = "half" if factors in ("float16", "bfloat16") else _UNITS[compute]
-    tensor = 0.0 if unit is None else _REACHED[unit] * float(getattr(rates, unit))
-    return max(tensor / (4 if is_complex(dtype) else 1), _REACHED[None] * rates.core(dtype))
+    tensor = 0.0 if unit is None else reached[unit] * float(getattr(rates, unit))
+    return max(tensor / (4 if is_complex(dtype) else 1), costs.blas_core * rates.core(dtype))
 
 
 def _tile_seconds(
@@ -93,4 +93,4 @@ def _tile_seconds(
     parts = min(max(architecture.multiprocessors // tiles, 1), ceil(k / LEAST_K))
     own = ceil(tiles * parts / architecture.multiprocessors)
     each = tile.m * tile.n * ceil(k / parts) / (rate * tile.efficiency)
-    return own * each / architecture.clock
+    return own * (architecture.costs.blas_tile + each) / architecture.clock

@@ -1,17 +1,15 @@
 """What a share of a product would take: the clocks of a multiprocessor, the bytes of L2 and DRAM.
 
 The model sees extents, strides and the tables alone, so that a result has the same bits on every
-card of an architecture. It decides between candidates. TILED, SECTORS_LEFT and LINES_LEFT are
-fitted to 400 candidates for 12 cases of TCCG in four types, timed on an H100 (bench candidates):
-its choices take 0.5% longer than the best, and 0.9% in the third of the cases that was left out of
-the fit. The other constants are estimates.
+card of an architecture, unless its constants were fitted to that card. It decides between
+candidates; ``GpuCosts`` says how well.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from contract.machines.gpu import LAUNCH, Architecture
+from contract.machines.gpu import Architecture
 from contract.machines.gpu_kernels import CoreTile, TensorTile, Tile
 from contract.machines.gpu_tiles import (
     Access,
@@ -24,17 +22,9 @@ from contract.machines.gpu_tiles import (
     tiles,
 )
 
-__all__ = ["BLOCK_CLOCKS", "CACHED", "HIDDEN", "best_shares", "share"]
+__all__ = ["best_shares", "overlapped", "share"]
 
-BLOCK_CLOCKS = 2000  # to begin and to end a block
 ACCESSES = 32  # loads or stores of a multiprocessor per clock: it has as many units
-CACHED = 0.5  # of L2, which is left for what is read again
-HIDDEN = 0.9  # of what is not the bottleneck goes on behind it
-TILED = 0.7  # of the DRAM's bandwidth, by blocks that read and write tiles
-SECTORS_LEFT = 1.5  # of what a store of a warp leaves of a sector: what it costs
-LINES_LEFT = 0.15  # the same of a line
-PART_LOSS = 1.1  # parts must gain this much: they take memory, and the model is rough
-PART_CLOCKS = 100  # to add one part to a sum, several being read at once
 
 
 def share(work: Workload, gpu: Architecture) -> Share:
@@ -79,7 +69,7 @@ def _costs(work: Workload, tile: Tile, gpu: Architecture) -> _Costs:
     stores = work.stores(tile)
     return _Costs(
         max(1, resident(work, tile, gpu)),
-        _written(work, tile, stores),
+        _written(work, tile, stores, gpu),
         _step_clocks(work, tile, gpu),
         _result_clocks(work, tile, stores, gpu),
         _l2_bytes(work, tile, stores),
@@ -88,19 +78,26 @@ def _costs(work: Workload, tile: Tile, gpu: Architecture) -> _Costs:
 
 def _seconds(costs: _Costs, work: Workload, made: Share, gpu: Architecture) -> float:
     """The launches, the slowest of arithmetic, L2 and DRAM, and what does not hide behind it."""
-    streamed, delivered = TILED * gpu.dram, gpu.multiprocessors * gpu.l2 * gpu.clock
-    needed = (
+    tiled = gpu.costs.tiled * gpu.dram
+    hidden = gpu.costs.hidden if costs.resident > 1 else gpu.costs.hidden_alone
+    seconds = gpu.costs.launch + overlapped(
+        hidden,
         _clocks(costs, work, made, gpu) / gpu.clock,
-        costs.l2_bytes / delivered,
-        _dram_bytes(costs, work, made, gpu) / streamed,
+        costs.l2_bytes / gpu.delivered,
+        _dram_bytes(costs, work, made, gpu) / tiled,
     )
-    longest = max(needed)
-    seconds = LAUNCH + longest + (1 - HIDDEN) * (sum(needed) - longest)
     if made.parts == 1:
         return seconds
     scratch = made.scratch(work.extents, work.dtype)
-    moving = delivered if scratch < CACHED * gpu.l2_bytes else streamed
-    return seconds + LAUNCH + max(2 * scratch / moving, made.parts * PART_CLOCKS / gpu.clock)
+    moving = gpu.delivered if scratch < gpu.costs.cached * gpu.l2_bytes else tiled
+    adding = max(2 * scratch / moving, made.parts * gpu.costs.part / gpu.clock)
+    return seconds + gpu.costs.launch + adding
+
+
+def overlapped(hidden: float, *needed: float) -> float:
+    """The seconds of the slowest unit, and of the others what is not ``hidden`` behind it."""
+    longest = max(needed)
+    return longest + (1 - hidden) * (sum(needed) - longest)
 
 
 # --- a multiprocessor -------------------------------------------------------------------------
@@ -114,7 +111,7 @@ def _clocks(costs: _Costs, work: Workload, made: Share, gpu: Architecture) -> fl
     clocks = _wave_clocks(costs, made.tile, (count - made.whole) * made.parts, made.part_k, gpu)
     if made.whole:
         clocks += _wave_clocks(costs, made.tile, made.whole, k, gpu)
-    return PART_LOSS * clocks
+    return gpu.costs.part_loss * clocks
 
 
 def _wave_clocks(costs: _Costs, tile: Tile, blocks: int, k: int, gpu: Architecture) -> float:
@@ -123,7 +120,7 @@ def _wave_clocks(costs: _Costs, tile: Tile, blocks: int, k: int, gpu: Architectu
     beside = min(own, costs.resident)
     ahead = tile.stages - 1 if isinstance(tile, TensorTile) else 1  # steps on their way at once
     step = max(gpu.latency / ahead, beside * costs.step)
-    return (BLOCK_CLOCKS + beside * costs.result + _steps(tile, k) * step) * own / beside
+    return (gpu.costs.block + beside * costs.result + _steps(tile, k) * step) * own / beside
 
 
 def _steps(tile: Tile, k: int) -> float:
@@ -186,9 +183,10 @@ def _l2_bytes(work: Workload, tile: Tile, stores: Stores) -> float:
     return moved + elements * work.d.size * stores.sectors + added
 
 
-def _written(work: Workload, tile: Tile, stores: Stores) -> float:
+def _written(work: Workload, tile: Tile, stores: Stores, gpu: Architecture) -> float:
     """Bytes of DRAM that D takes, and C: what is stored in parts takes more."""
-    parts = SECTORS_LEFT * (stores.sectors - 1) + LINES_LEFT * (stores.lines - 1)
+    costs = gpu.costs
+    parts = costs.sectors_left * (stores.sectors - 1) + costs.lines_left * (stores.lines - 1)
     added = 0.0 if work.c is None else work.c.written(tile.m)
     return work.d.written(tile.m) + parts * work.d.bytes + added
 
@@ -198,7 +196,7 @@ def _dram_bytes(costs: _Costs, work: Workload, made: Share, gpu: Architecture) -
     tiles_m, tiles_n, tiles_l = made.sides(work.extents)
     beside = max(1, gpu.multiprocessors * costs.resident // made.parts)  # tiles at once
     wave_m, wave_n = min(beside, tiles_m), max(1, beside // tiles_m)
-    cached = CACHED * gpu.l2_bytes * tiles_l
+    cached = gpu.costs.cached * gpu.l2_bytes * tiles_l
     fits_a = work.a.bytes <= cached
     fits_b = work.b.bytes * min(1, wave_n / tiles_n) <= cached
     moved = costs.written + work.a.bytes * (1 if fits_a else ceil(tiles_n / wave_n))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from contract.descriptors.compute_types import is_complex
 from contract.errors import NotSupportedError
+from contract.machines.gpu_costs import BUILT_IN, GpuCosts
 
 __all__ = ["ARCHITECTURES", "Architecture", "GpuRates", "architecture_of"]
 
@@ -51,7 +52,8 @@ class Architecture:
     same bits on every card of an architecture. ``shared`` is the shared memory of one
     multiprocessor, ``l2_bytes`` the cache of all (bytes); ``clock`` is in Hz, ``dram`` bytes per
     second, ``l2`` bytes from L2 per clock of one multiprocessor. ``latency`` are clocks from a load
-    to its use. ``wgmma``: it has TMA and wgmma, and products may use them.
+    to its use. ``costs`` are what its kernels take beside all that. ``wgmma``: it has TMA and
+    wgmma, and products may use them.
     """
 
     capability: int
@@ -64,6 +66,7 @@ class Architecture:
     l2: int
     latency: int
     rates: GpuRates
+    costs: GpuCosts = BUILT_IN
     allows_tf32: bool = True
     wgmma: bool = False
 
@@ -87,13 +90,18 @@ class Architecture:
 
     def pass_seconds(self, moved: int) -> float:
         """One launch that reads and writes ``moved`` bytes once, in any order."""
-        return LAUNCH + moved / (PERMUTED * self.dram)
+        return self.costs.launch + moved / (self.costs.permuted * self.dram)
 
+    @property
+    def streamed(self) -> float:
+        """Bytes a second to and from DRAM by a kernel that reads and writes whole lines."""
+        return self.costs.streamed * self.dram
 
-# Estimates, the same for every card: no such figure is published.
-LAUNCH = 3e-6  # seconds from one launch to the next
-STREAMED = 0.82  # of the DRAM's bandwidth, by a kernel that reads and writes whole lines
-PERMUTED = 0.80  # the same by a permutation, which reads lines in one order and writes in another
+    @property
+    def delivered(self) -> float:
+        """Bytes a second from L2 to all multiprocessors."""
+        return self.multiprocessors * self.l2 * self.clock
+
 
 # 8.0 reads 5120 bytes a clock from L2 (A100 white paper), 47 for each multiprocessor. The other
 # rates of L2 are estimates: the same on cards with HBM from then on, less on the others. Latencies,

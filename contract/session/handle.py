@@ -1,9 +1,9 @@
 """Handle: one device or the host; its executor, plan cache, settings and memory."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from operator import index
+from operator import index, is_
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +31,7 @@ from contract.execution.bound_plan import Call
 from contract.execution.executor import Executor, Loaded, held_bytes
 from contract.host.executor import HostExecutor
 from contract.logging import LOGGER, UNWATCHED
-from contract.machines.cpu import Cpu
+from contract.machines.constants import Fitted
 from contract.machines.machine import Identity
 from contract.session.lookup import Planning
 from contract.session.plan_cache import PlanCache
@@ -40,6 +40,9 @@ from contract.support.config import Settings
 from contract.support.text import shown
 
 __all__ = ["Handle", "default_handle", "device_handle", "handle_for"]
+
+MOST_CALLS = 256  # executions that a handle remembers, by plan and layouts
+NUMBERS = frozenset((int, float, complex))
 
 
 class Handle:
@@ -82,6 +85,7 @@ class Handle:
         self.plans: PlanCache[Loaded] = PlanCache(lines, size_of=held_bytes)
         self._kept = KeptPlans(self.executor, directory)
         self._planning = Planning(self.executor, self.plans, self._kept)
+        self._calls: dict[Hashable, Call] = {}  # of plans on arrays that need no view
 
     # --- planning -------------------------------------------------------------------------
 
@@ -281,6 +285,13 @@ class Handle:
         if LOGGER.active:
             asked = {"plan": plan, "operands": inputs, "addend": addend, "output": output}
             asked |= {"scalars": scalars, "workspace": workspace, "stream": stream}
+        key = None
+        if stream is workspace is None and not LOGGER.active:
+            key = self._key(name, plan, (*inputs, output), addend, scalars)
+            call = self._calls.get(key)
+            if call is not None:
+                call.again(inputs, scalars, output, None if scalars[1] == 0 else addend)
+                return
         with LOGGER.call(f"Handle.{name}", asked) if LOGGER.active else UNWATCHED:
             _require_fitting(plan, self.arrays, kind, len(inputs))
             arrays, slots = self.arrays, plan.plan.slots
@@ -300,6 +311,26 @@ class Handle:
                 of_c = None if c is None else arrays.layout(c)
                 call = Call(plan, out=arrays.layout(target), addend=of_c)
                 call.into(operands, target, c, scalars, given)
+        bound = (*operands, target, addend if c is None else c)
+        if plan.settled and all(map(is_, bound, (*inputs, output, addend))):
+            self._keep(key, call)
+
+    def _key(
+        self, name: str, plan: Any, arrays: Sequence[Any], addend: Any, scalars: tuple[Any, ...]
+    ) -> Hashable:
+        """What tells executions apart; None where an argument is not a plain one."""
+        if not all(type(each) in NUMBERS for each in scalars):
+            return None
+        layouts = self.arrays.layouts(arrays if addend is None else (*arrays, addend))
+        beside = addend is None, scalars[1] == 0
+        return None if layouts is None else (name, id(plan), beside, layouts)
+
+    def _keep(self, key: Hashable, call: Call) -> None:
+        """Let the next execution on such arrays begin at once; the call keeps its plan alive."""
+        if key is not None:
+            if len(self._calls) >= MOST_CALLS:
+                self._calls.clear()
+            self._calls[key] = call
 
     @property
     def captured_bytes(self) -> int:
@@ -314,6 +345,7 @@ class Handle:
         """Stop the threads and forget every plan; the handle must not be used afterwards."""
         self._kept.save()
         self.plans.clear()
+        self._calls.clear()
         self.release_captured()
         self.executor.close()
 
@@ -346,7 +378,7 @@ def _host_executor(
     return HostExecutor(family, threads, fitted, *found)
 
 
-def _fitted(settings: Settings, built_in: Cpu, processor: Identity) -> Cpu:
+def _fitted(settings: Settings, built_in: Fitted, identity: Identity) -> Fitted:
     """The model with the constants that were fitted to this machine, if they were."""
     directory = settings.calibration_directory()
     if directory is None:
@@ -354,7 +386,7 @@ def _fitted(settings: Settings, built_in: Cpu, processor: Identity) -> Cpu:
     from contract.storage.calibration import calibration_path, read_calibration  # once a process
 
     try:
-        found = read_calibration(calibration_path(directory, processor), built_in, processor)
+        found = read_calibration(calibration_path(directory, identity), built_in, identity)
     except CacheFileError as error:
         warnings.warn(f"The built-in model is used: {error}", RuntimeWarning, stacklevel=2)
         return built_in
@@ -382,9 +414,9 @@ def _device_executor(settings: Settings, device: Any, given: Mapping[str, Any]) 
 def _open(cupy: Any, number: int, settings: Settings) -> Executor:
     from contract.device.executor import DeviceExecutor  # the host alone loads no kernels
 
-    return DeviceExecutor(
-        cupy, number, wgmma=settings.hopper, tf32=settings.tf32, check=settings.check
-    )
+    allowed = {"wgmma": settings.hopper, "tf32": settings.tf32}
+    fitted = partial(_fitted, settings)
+    return DeviceExecutor(cupy, number, **allowed, fitted=fitted, check=settings.check)
 
 
 def _path(path: Any) -> Path:

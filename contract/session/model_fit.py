@@ -20,8 +20,8 @@ from contract.descriptors.operations import (
     PlanPreference,
     TensorDescriptor,
 )
+from contract.machines.constants import RANGE, constants, with_constants
 from contract.machines.cpu import Cpu
-from contract.machines.cpu_constants import RANGE, constants, with_constants
 from contract.plan.steps import Plan
 from contract.planner.planner import make_plan, ranked_plans
 

@@ -1,12 +1,11 @@
-"""The fitted constants of a processor's model in a file that belongs to one machine."""
+"""The fitted constants of a machine's model in a file that belongs to it."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from contract.errors import CacheFileError
-from contract.machines.cpu import Cpu
-from contract.machines.cpu_constants import RANGE, constants, with_constants
-from contract.machines.machine import Identity
+from contract.machines.constants import RANGE, Fitted, constants, with_constants
+from contract.machines.machine import Identity, Machine
 from contract.storage.codec import decoded
 from contract.storage.files import (
     PRIVATE,
@@ -43,9 +42,9 @@ def calibration_path(directory: Path, identity: Identity) -> Path:
     return device_path(directory, "calibration", identity)
 
 
-def write_calibration(path: Path, cpu: Cpu, identity: Identity) -> None:
-    """Write the constants of ``cpu``; CacheFileError for what the system refuses."""
-    found = tuple(_Constant(name, value) for name, value in constants(cpu).items())
+def write_calibration(path: Path, machine: Machine, identity: Identity) -> None:
+    """Write the constants of ``machine``; CacheFileError for what the system refuses."""
+    found = tuple(_Constant(name, value) for name, value in constants(machine).items())
     data = dumped(_Calibration(VERSION, identity, found), _Calibration).encode()
     with named(path):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -54,8 +53,8 @@ def write_calibration(path: Path, cpu: Cpu, identity: Identity) -> None:
             stream.write(data)
 
 
-def read_calibration(path: Path, cpu: Cpu, identity: Identity) -> Cpu | None:
-    """``cpu`` with the constants of the file, None where there is none that may be read.
+def read_calibration(path: Path, machine: Fitted, identity: Identity) -> Fitted | None:
+    """``machine`` with the constants of the file, None where there is none that may be read.
 
     CacheFileError for a file of another version or machine, and for a damaged one.
     """
@@ -71,12 +70,12 @@ def read_calibration(path: Path, cpu: Cpu, identity: Identity) -> Cpu | None:
         ):
             if theirs != ours:
                 raise CacheFileError(f"constants of another {what}: {theirs}, this is {ours}.")
-        return with_constants(cpu, _checked(found, cpu))
+        return with_constants(machine, _checked(found, machine))
 
 
-def _checked(found: _Calibration, cpu: Cpu) -> dict[str, float]:
-    """The constants by name: each of the processor's, within the range of fitted ones."""
-    built_in, values = constants(cpu), {each.name: each.value for each in found.constants}
+def _checked(found: _Calibration, machine: Machine) -> dict[str, float]:
+    """The constants by name: each of the machine's, within the range of fitted ones."""
+    built_in, values = constants(machine), {each.name: each.value for each in found.constants}
     if values.keys() != built_in.keys():
         raise CacheFileError(f"damaged: the constants are {', '.join(built_in)}.")
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""What every room may use: text, files written whole or not at all, amounts of memory, forks.
+"""What every room may use: text, files written whole or not at all, memory, forks, threads.
 
 In and out: plain values. Imports errors alone.
 """

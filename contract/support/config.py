@@ -70,8 +70,8 @@ CACHE = Variable(
 )
 CALIBRATION = Variable(
     "CONTRACT_CALIBRATION",
-    "0: the built-in model of the host; 1: what `python -m contract calibrate` found, in the "
-    "user's cache directory; else: in that directory",
+    "0: the built-in models of host and GPU; 1: what `python -m contract calibrate` (the host) or "
+    "`python -m bench fit` (a GPU) found, in the user's cache directory; else: in that directory",
     "1",
 )
 CHECK = Variable(
@@ -170,7 +170,7 @@ class Settings:
         )
 
     def calibration_directory(self) -> Path | None:
-        """Where the host's fitted model is; asked for when something is planned."""
+        """Where fitted models are; asked for when something is planned."""
         return _cache_directory(self.calibration)
 
 

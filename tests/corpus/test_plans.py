@@ -4,13 +4,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import contract as ct
+from contract.machines.constants import with_constants
 from contract.plan.steps import Gett
+from contract.storage.calibration import calibration_path, write_calibration
 from tests.corpus.cases import CONTRACTIONS, Case, case, rotated, tccg
 from tests.corpus.checks import PLAIN, Scaling, assert_product, operands_of, values
 from tests.devices import Device
@@ -161,6 +164,25 @@ def test_parts_of_sums_are_not_rounded(gpu: Device, algo: ct.Algo) -> None:
     plan, out = gpu.handle.plan(wanted, ct.PlanPreference(algo=algo)), gpu.array(d)
     gpu.handle.contract(plan, 1, gpu.array(x), gpu.array(y), 0, None, out)
     assert (gpu.numpy(out) == 2050).all()
+
+
+def test_the_model_fitted_to_a_card_is_used(
+    gpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read from its file; plans made by it are not those of the built-in one."""
+    built_in, card = gpu.handle.executor.machine, gpu.handle.executor.card
+    fitted = with_constants(built_in, {"costs.launch": 4 * built_in.costs.launch})
+    write_calibration(calibration_path(tmp_path, card), fitted, card)
+    monkeypatch.setenv("CONTRACT_CALIBRATION", str(tmp_path))
+    x = np.ones((4, 4), "f4", order="F")
+    operation = contraction(case("mk,kn->mn", 4, 4, 4), (x, x), x, None)
+    with ct.Handle(device=0) as handle:
+        assert handle.executor.machine == fitted
+        assert handle.executor.identity != gpu.handle.executor.identity
+        assert handle.plan(operation).plan.seconds > gpu.handle.plan(operation).plan.seconds
+    calibration_path(tmp_path, card).write_text("{}")
+    with pytest.warns(RuntimeWarning, match=r"built-in model is used.*fields"):
+        assert ct.Handle(device=0).executor.machine == built_in
 
 
 @pytest.mark.parametrize("compute", ["TF32", "3XTF32", "16F"])

@@ -11,6 +11,16 @@ from itertools import cycle
 import pytest
 
 import contract as ct
+from bench.sass import (
+    DisassemblerMissing,
+    disassembler,
+    instructions,
+    listed,
+    loops,
+    main_loop,
+    narrow_stores,
+    wide_stores,
+)
 from contract.descriptors.compute_types import item_size
 from contract.device.kernels.elementwise import elementwise_calls
 from contract.device.kernels.gett import gett_calls
@@ -35,15 +45,6 @@ from contract.planner.planner import make_plan
 from . import nvrtc
 from .device import Device
 from .products import case, modes
-from .sass import (
-    DisassemblerMissing,
-    disassembler,
-    instructions,
-    listed,
-    loops,
-    main_loop,
-    wide_stores,
-)
 from .tensor_cases import KINDS, WITH_ALL_TILES, Kind, laid_out, tiles
 
 REGISTERS = 65536  # of a multiprocessor
@@ -313,10 +314,10 @@ def test_units_are_in_the_machine_code(device: Device, unit: str) -> None:
 @pytest.mark.usefixtures("reads_machine_code")
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize(
-    ("first", "most"), [((0, 1, 2), 0.15), ((3, 2, 1), 0.18)], ids=["along the tile", "along k"]
+    ("first", "least"), [((0, 1, 2), 0.86), ((3, 2, 1), 0.83)], ids=["along the tile", "along k"]
 )
 def test_multiply_adds_fill_the_main_loop(
-    device: Device, capability: int, first: tuple[int, ...], most: float
+    device: Device, capability: int, first: tuple[int, ...], least: float
 ) -> None:
     """The next table of k, which one warp makes, is not counted."""
     tile = CORE_TILES[4][0]
@@ -328,40 +329,62 @@ def test_multiply_adds_fill_the_main_loop(
     loop = main_loop(code, "FFMA", seldom="STS")
     assert loop.count("FFMA") == tile.thread_m * tile.thread_n * tile.k
     assert loop.count("LDGSTS") > 0
-    assert 1 - loop.count("FFMA") / len(loop) < most
+    assert loop.count("FFMA") / len(loop) >= least
 
 
-# Instructions of a step of the largest tile for 64 of the tensor cores', by arithmetic.
-MOST_INSTRUCTIONS = {"F16": 280, "Tf32<1>": 320, "Tf32<2>": 250, "Bf16<3>": 340}
-FOR_16_BYTES = 16  # instructions at the end of a tile that is inside of D
+@dataclass(frozen=True)
+class Most:
+    """Instructions of the largest tile: of a step for 64 of the tensor cores', and to store D.
+
+    ``stores`` are those for 16 bytes of a tile that is inside of D.
+    """
+
+    unit: str
+    steps: int
+    stores: float
+
+    def __str__(self) -> str:
+        return self.unit
 
 
-def largest_tile(unit: str, direction: str) -> bytes:
-    """The machine code of the product by the largest tile, without C."""
-    kind = next(each for each in KINDS if each[0].unit == unit and each[2].startswith("float"))
+# As counted in the code of NVRTC 13.0, and some 3 % more for others.
+MOST = (
+    Most("F16", 255, 12),
+    Most("Bf16<1>", 255, 12),
+    Most("Tf32<1>", 312, 6),
+    Most("Tf32<2>", 250, 6),
+    Most("Bf16<3>", 336, 6),
+    Most("F64<8>", 420, 3),
+)
+DIRECTIONS = ("mn", "mk", "kn", "kk")  # along which A and B lie side by side
+PRODUCTS_OF = {"F64<8>": "DMMA"}  # the instruction of a unit; of the others HMMA
+
+
+def largest_tile(unit: str, direction: str) -> tuple[TensorTile, nvrtc.Compiled]:
+    """The product by the largest tile, without C; its factors have the type that the unit takes."""
+    kind = [each for each in KINDS if each[0].unit == unit and each[2].startswith("float")][-1]
     way = direction[0], direction[1]
-    call = tensor_product(kind, tiles(kind)[0], way, "abd")(architecture_of(90))
-    return nvrtc.compile_cubin(call.source, "sm_90", FLAGS).code
+    tile = tiles(kind)[0]
+    call = tensor_product(kind, tile, way, "abd")(architecture_of(90))
+    return tile, nvrtc.compile_cubin(call.source, "sm_90", FLAGS)
 
 
 @pytest.mark.usefixtures("reads_machine_code")
-@pytest.mark.parametrize("direction", ["mn", "kk"])
-@pytest.mark.parametrize("unit", MOST_INSTRUCTIONS)
-def test_steps_take_few_instructions(device: Device, unit: str, direction: str) -> None:
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("most", MOST, ids=str)
+def test_largest_tiles_take_few_instructions(device: Device, most: Most, direction: str) -> None:
     """Those that make offsets of k's are counted, too, though most steps jump over them."""
-    step = next(loop for loop in loops(largest_tile(unit, direction)) if "HMMA" in loop)
-    assert "LDGSTS" in step
-    taken = 64 * len(step) / step.count("HMMA")
-    assert taken <= MOST_INSTRUCTIONS[unit], f"{taken} instructions"
-
-
-@pytest.mark.usefixtures("reads_machine_code")
-@pytest.mark.parametrize("direction", ["mn", "kk"])
-@pytest.mark.parametrize("unit", ["F16", "Tf32<1>", "Tf32<2>", "F64<8>"])
-def test_ends_of_tiles_take_few_instructions(device: Device, unit: str, direction: str) -> None:
-    """D is written from registers, in accesses of 8 or 16 bytes."""
-    count, written = wide_stores(largest_tile(unit, direction))
-    assert count / (written / 16) <= FOR_16_BYTES
+    tile, compiled = largest_tile(most.unit, direction)
+    code = compiled.code
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in compiled.log
+    product = PRODUCTS_OF.get(most.unit, "HMMA")
+    step = next(loop for loop in loops(code) if product in loop)
+    taken = 64 * len(step) / step.count(product)
+    assert taken <= most.steps, f"{taken} instructions"
+    count, written = wide_stores(code)
+    assert count / (written / 16) <= most.stores, f"{count} instructions for {written} bytes"
+    parts = 0 if product == "DMMA" else tile.m * tile.n // tile.threads  # sums of 4 bytes
+    assert narrow_stores(code) == parts
 
 
 @pytest.mark.parametrize("direction", [("m", "n"), ("m", "k"), ("k", "n"), ("k", "k")])

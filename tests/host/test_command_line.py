@@ -24,8 +24,8 @@ from contract.cli.array_files import ArrayFile, read
 from contract.cli.commands import main
 from contract.errors import InvalidValueError
 from contract.host.executor import HostExecutor
+from contract.machines.constants import constants, with_constants
 from contract.machines.cpu import HOST
-from contract.machines.cpu_constants import constants, with_constants
 from contract.session import calibrating
 from contract.session.calibrating import Calibration, Choices
 from contract.session.model_fit import CHECKS

@@ -23,7 +23,7 @@ from tests.host.test_threads import put_for_matmul
 # Every kind of call that threads share; then the threads of the handle, those of ours that were
 # started, and all of the process.
 CALLS = """
-import json, os, sys, threading, time
+import json, os, sys, time
 import numpy as np
 from contract.host.resources import limits
 if sys.argv[1] != "0":
@@ -37,11 +37,12 @@ for algo in (ct.Algo.GETT, ct.Algo.TTGT):
 ct.contract("bij,bjk->bik", x, y)
 ct.permute("abc->cba", rng.random((256, 64, 64)))
 ct.reduce("abc->b", rng.random((256, 64, 64)))
-ours = [each.name for each in threading.enumerate() if each.name[:-1] == "contract_"]
+workers = default_handle().executor.workers
+ours = workers._crew._threads if workers._crew else []
 end, tasks = time.monotonic() + 10, None
 while os.path.isdir("/proc/self/task") and tasks != 1 + len(ours) and time.monotonic() < end:
     tasks = len(os.listdir("/proc/self/task"))  # one that has ended may be there for a moment
-print(json.dumps([default_handle().executor.workers.threads, len(ours), tasks]))
+print(json.dumps([workers.threads, len(ours), tasks]))
 """
 
 

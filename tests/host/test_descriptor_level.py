@@ -61,6 +61,42 @@ def test_a_contraction_step_by_step(handle: ct.Handle, rng: np.random.Generator)
     np.testing.assert_allclose(c, wanted, rtol=1e-12)
 
 
+def test_executions_of_a_plan_are_told_apart(handle: ct.Handle, rng: np.random.Generator) -> None:
+    """Whatever came before: other scalars, arrays, layouts, results in an operand, refusals."""
+    plan = handle.plan(product())
+    a, b, c = fortran(rng, 30, 40), fortran(rng, 40, 20, 7), fortran(rng, 30, 7, 20)
+    others = fortran(rng, 30, 40), np.asfortranarray(b[::-1, ::-1, ::-1])
+    padded = fortran(rng, 31, 7, 20)[1:]
+    for x, y, alpha, beta, addend in [
+        (a, b, 1.0, 0.0, None),
+        (a, b, 1, -2, c),
+        (*others, 2.5, 0, c),
+        (a, b, 1.0, 1.0, c),
+        (a.reshape(-1, order="F"), b, 1.0, 0.0, None),  # raw memory
+        (*others, np.float64(0.5), 0.5, c),
+    ]:
+        for _ in range(2):
+            d = np.full_like(c, np.nan)
+            handle.contract(plan, alpha, x, y, beta, addend, d)
+            whole = np.reshape(x, (30, 40), order="F")
+            wanted = alpha * np.einsum("mk,knu->mun", whole, y)
+            wanted += beta * c if addend is not None else 0
+            np.testing.assert_allclose(d, wanted, rtol=1e-12)
+    for _ in range(2):
+        d = c.copy(order="F")
+        handle.contract(plan, 1.0, a, b, 1.0, d, d)
+        np.testing.assert_allclose(d, np.einsum("mk,knu->mun", a, b) + c, rtol=1e-12)
+        with pytest.raises(ct.InvalidValueError, match="strides"):
+            handle.contract(plan, 1.0, a, b, 0.0, None, padded)
+        with pytest.raises(ct.InvalidValueError, match="C is None"):
+            handle.contract(plan, 1.0, a, b, 1.0, None, d)
+        with pytest.raises(ct.InvalidValueError, match="Reduction"):
+            handle.reduce(plan, 1.0, a, 0.0, None, d)
+    d.flags.writeable = False
+    with pytest.raises(ct.InvalidValueError, match="read-only"):
+        handle.contract(plan, 1.0, a, b, 0.0, None, d)
+
+
 def test_raw_memory_is_seen_through_the_descriptor(
     handle: ct.Handle, rng: np.random.Generator
 ) -> None:

@@ -215,7 +215,7 @@ STRING_METHODS = {
 # Rooms in which tensors are described and planned; notation is read in one module, and a file's
 # names of constants in another.
 WITHOUT_NOTATION = ("descriptors", "machines", "plan", "planner", "slices")
-READERS = ("descriptors.expression", "machines.cpu_constants")
+READERS = ("descriptors.expression", "machines.constants")
 
 
 @pytest.mark.parametrize(

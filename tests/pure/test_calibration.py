@@ -5,13 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from contract.descriptors.operations import PlanPreference
+from contract.descriptors.compute_types import ComputeType
+from contract.descriptors.operations import (
+    Contraction,
+    Operand,
+    PlanPreference,
+    TensorDescriptor,
+)
+from contract.descriptors.operations import OperationDescriptor as Operation
 from contract.errors import CacheFileError
+from contract.machines.constants import RANGE, Fitted, constants, with_constants
 from contract.machines.cpu import COMPILED, HOST, Cpu
-from contract.machines.cpu_constants import RANGE, constants, with_constants
-from contract.machines.machine import Identity
+from contract.machines.gpu import Architecture, architecture_of
+from contract.machines.machine import Identity, Machine
 from contract.plan.steps import Plan
-from contract.planner.planner import ranked_plans
+from contract.planner.planner import make_plan, ranked_plans
 from contract.session.model_fit import CHECKS, fitted, method
 from contract.storage.calibration import calibration_path, read_calibration, write_calibration
 
@@ -19,7 +27,7 @@ HERE = Identity("some processor", "x86_64, numba", 2)
 FACTORS = (1.5, 0.7, 2.0, 0.6, 1.3)
 
 
-def hidden(cpu: Cpu) -> Cpu:
+def hidden(cpu: Fitted) -> Fitted:
     """A machine whose constants all differ from the built-in ones."""
     values = constants(cpu).items()
     return with_constants(
@@ -64,14 +72,59 @@ def test_no_constant_leaves_its_range() -> None:
         assert value / RANGE * 0.999 <= found[name] <= value * RANGE * 1.001
 
 
-def test_a_file_gives_the_fitted_model_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("machine", [COMPILED, architecture_of(90)], ids=["host", "gpu"])
+def test_a_file_gives_the_fitted_model_back(tmp_path: Path, machine: Machine) -> None:
     path = calibration_path(tmp_path / "new", HERE)
-    assert read_calibration(path, COMPILED, HERE) is None
-    write_calibration(path, hidden(COMPILED), HERE)
-    assert read_calibration(path, COMPILED, HERE) == hidden(COMPILED) != COMPILED
+    assert read_calibration(path, machine, HERE) is None
+    write_calibration(path, hidden(machine), HERE)
+    assert read_calibration(path, machine, HERE) == hidden(machine) != machine
     assert path.stat().st_mode & 0o077 == 0
     other = Identity("another processor", HERE.capability, 2)
     assert calibration_path(tmp_path, other) != calibration_path(tmp_path, HERE)
+
+
+HOPPER = architecture_of(90)
+SINGLE, DOUBLE, HALF = "float32", "float64", "bfloat16"
+TF32 = ComputeType.TF32
+
+
+def contraction(
+    text: str, extent: int, dtype: str, compute: ComputeType | None = None
+) -> Operation:
+    """Packed tensors whose modes all have one extent."""
+    *terms, output = text.replace("->", ",").split(",")
+
+    def operand(modes: str) -> Operand:
+        return Operand(TensorDescriptor((extent,) * len(modes), None, dtype, 16), tuple(modes))
+
+    return Contraction(tuple(map(operand, terms)), operand(output), compute=compute)
+
+
+# Bound by launches, arithmetic, L2, memory; scattered results; long sums; cuBLAS's units.
+ASKED = (
+    contraction("mk,kn->mn", 16, SINGLE),
+    contraction("mk,kn->mn", 2048, SINGLE),
+    *(contraction("mk,kn->mn", 8192, dtype) for dtype in (SINGLE, DOUBLE, HALF)),
+    contraction("mk,kn->mn", 8192, SINGLE, TF32),
+    contraction("mpk,kn->mpn", 256, HALF),
+    contraction("mpk,qkn->nmqp", 48, HALF),
+    contraction("mkpq,kpqn->mn", 64, DOUBLE),
+)
+
+
+def every_prediction(gpu: Architecture) -> list[float]:
+    """The seconds of all candidates."""
+    return [
+        each.seconds
+        for operation in ASKED
+        for each in make_plan(operation, machine=gpu).considered[0].candidates
+    ]
+
+
+@pytest.mark.parametrize("name", constants(HOPPER))
+def test_every_constant_of_a_gpu_tells_in_predictions(name: str) -> None:
+    changed = with_constants(HOPPER, {name: constants(HOPPER)[name] * 0.3})
+    assert sorted(every_prediction(changed)) != sorted(every_prediction(HOPPER))
 
 
 def test_files_of_others_and_damaged_ones_are_refused(tmp_path: Path) -> None:

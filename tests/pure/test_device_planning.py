@@ -142,7 +142,7 @@ def test_ranks_are_configurations(compute: ComputeType | None) -> None:
 
 @pytest.mark.parametrize("compute", [ComputeType.TF32X3, ComputeType.BF16X9])
 @pytest.mark.parametrize(
-    ("capability", "kind"), [(80, TensorTile), (86, CoreTile), (90, TensorTile), (100, TensorTile)]
+    ("capability", "kind"), [(80, TensorTile), (86, CoreTile), (90, TensorTile), (100, CoreTile)]
 )
 def test_operands_are_split_where_tensor_cores_gain(
     capability: int, kind: type, compute: ComputeType

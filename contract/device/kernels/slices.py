@@ -14,7 +14,7 @@ from contract.descriptors.compute_types import is_complex, item_size
 from contract.device.kernels.condition import Condition, begun, conditional_stub, headers
 from contract.device.kernels.gett import HEADERS, MainLoop, gett_calls, multiply, tensor_tile
 from contract.machines.gett_model import best_shares
-from contract.machines.gpu import LAUNCH, STREAMED, Architecture
+from contract.machines.gpu import Architecture
 from contract.machines.gpu_kernels import SLICE_TILES, TensorTile
 from contract.machines.gpu_tiles import Share
 from contract.plan.steps import Gemm, Gett, Plan, Scalar
@@ -190,8 +190,8 @@ def _seconds(problem: Problem, room: Room, tile: TensorTile, architecture: Archi
     rate = architecture.rates.tensor(tile.arithmetic.rate) * tile.efficiency * architecture.clock
     read = room.depth * (room.rows + room.columns) * item_size(problem.dtype)
     written = MOST_SLICES * (room.slice_a + room.planes * room.slice_b)
-    passing = (2 * read + written) / (STREAMED * architecture.dram)
-    return (PASSES + 1) * LAUNCH + passing + waves * terms / rate
+    passing = (2 * read + written) / architecture.streamed
+    return (PASSES + 1) * architecture.costs.launch + passing + waves * terms / rate
 
 
 # --- the passes -------------------------------------------------------------------------------

@@ -66,24 +66,34 @@ class BlasThreads:
 
         It begins when calls that have BLAS's threads have ended, and such calls wait for its end.
         """
-        caller, thread = object(), get_ident()
+        thread = get_ident()
         before = self._apart.get(thread, 0)
         try:
             self._apart[thread] = before + 1
-            if not before:
+            return self._lowered(work, thread, waits=not before)
+        finally:
+            self._apart[thread] = before
+
+    def _lowered(self, work: Callable[[], Result], thread: int, waits: bool) -> Result:
+        """``work()`` with the setting lowered; ``waits``: for calls of others that have threads."""
+        caller = object()
+        try:
+            if waits:
                 self._give_way()
             self._callers[caller] = thread
-            while not before and _any_other(self._shared, thread):
+            while waits and _any_other(self._shared, thread):
                 sleep(PAUSE)
-            self._settle()
+            self._lower()
             return work()
         finally:
             self._callers.pop(caller, None)
-            self._settle()
-            self._apart[thread] = before
+            self._restore()
 
     def guarded(self, function: Callable[..., Result]) -> Callable[..., Result]:
-        """A function that calls BLAS, made one for whose calls forks wait."""
+        """A function that calls BLAS, made one for whose calls forks wait.
+
+        Such a call changes no setting: a fork waits for its end, and changes wait for the fork.
+        """
         inside = self._inside
 
         def call(*arguments: Any) -> Result:
@@ -93,12 +103,12 @@ class BlasThreads:
                 inside[thread] = 1
                 if self._forking:
                     self._wait(thread, before)
-                if self.exceeds:
-                    return self.alone(partial(function, *arguments))
                 return function(*arguments)
             finally:
                 inside[thread] = before
 
+        if self.exceeds:
+            return lambda *arguments: self.alone(partial(call, *arguments))
         return call
 
     def shared(self, function: Callable[..., Result]) -> Callable[..., Result]:
@@ -116,8 +126,8 @@ class BlasThreads:
                 return function(*arguments)
             try:
                 shared[thread] = 1
-                while self._callers or self._saved:
-                    self._stand_back(thread)
+                while (self._callers or self._saved) and not self._lock._is_owned():
+                    self._stand_back(thread)  # if it is ours, others wait for our handler to end
                 return function(*arguments)
             finally:
                 shared[thread] = 0
@@ -131,7 +141,7 @@ class BlasThreads:
             self._shared[thread] = 0
             sleep(PAUSE)
             if not self._callers:
-                self._settle()  # a handler of signals may have broken off the last one's
+                self._restore()  # a handler of signals may have broken off the last one's
             self._shared[thread] = 1
         finally:
             self._waiting[thread] = 0
@@ -177,22 +187,36 @@ class BlasThreads:
         for tables in (self._inside, self._shared, self._waiting, self._apart):
             for other in tables.keys() - {thread}:
                 del tables[other]
-        self._settle()
+        self._restore()
 
-    def _settle(self) -> None:
-        """Make the setting what it is to be. A handler may break this off: the next call mends it.
+    # --- the setting ----------------------------------------------------------------------
 
-        What is saved stays so until all of it is restored.
+    # Amid each of these a handler of signals may fork, or call ``alone``, or break it off. The next
+    # call mends what was broken off.
+
+    def _lower(self) -> None:
+        """One thread, for a caller who is in ``_callers``, so that nobody restores meanwhile.
+
+        A handler may lower it while it is read. What the handler saved counts then.
         """
         with self._lock:
-            if self._callers:
-                self._saved = self._saved or [each.get_num_threads() for each in self._libraries]
-                for set_threads in self._sets:
-                    set_threads(1)
-            elif self._saved:
-                for set_threads, threads in zip(self._sets, self._saved, strict=True):
+            found = self._saved or [each.get_num_threads() for each in self._libraries]
+            self._saved = list(self._saved or found)
+            for set_threads in self._sets:
+                set_threads(1)
+
+    def _restore(self) -> None:
+        """What was before, unless there are callers.
+
+        What is saved is forgotten when all is restored, unless a handler has lowered it since.
+        """
+        with self._lock:
+            saved = self._saved
+            if saved and not self._callers:
+                for set_threads, threads in zip(self._sets, saved, strict=True):
                     set_threads(threads)
-                self._saved = []
+                if self._saved is saved:
+                    self._saved = []
 
 
 def _any_other(calling: dict[int, int], thread: int) -> bool:

@@ -56,9 +56,9 @@ class Gate:
             self.enter, self.leave, self.close = self._enter, self._inside.pop, self._close
 
     def lose(self) -> None:
-        """Wait for nobody: the threads inside are in the parent of this process."""
+        """Let nobody in and wait for nobody: the threads inside are in the parent's process."""
         self.lost = True
-        self.close = int
+        self.close, self.enter = int, _refuse
 
     def _enter(self) -> int:
         self._inside.append(0)
@@ -68,3 +68,7 @@ class Gate:
         self._open = False
         while self._inside:
             sleep(PAUSE)
+
+
+def _refuse() -> int:
+    return 1

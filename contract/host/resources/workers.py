@@ -17,6 +17,7 @@ from contract.host.resources.blas_threads import MANY, blas_threads
 from contract.host.resources.gate import Gate
 from contract.host.resources.limits import usable_cores
 from contract.support.forks import renew_in_children
+from contract.support.thread import Thread
 
 __all__ = ["FORKED", "Workers"]
 
@@ -201,20 +202,15 @@ class _Crew:
     def __init__(self, most: int, begin: Callable[[], None]) -> None:
         self._most, self._begin = most, begin
         self._tasks = SimpleQueue[Callable[[], None] | None]()
-        self._threads: list[threading.Thread] = []
+        self._threads: list[Thread] = []
 
     def give(self, task: Callable[[], None]) -> bool:
         """Let a thread do the task; False where no thread can be started."""
-        at = len(self._threads)
-        if at < self._most:
-            given = self._tasks, self._begin
-            name = f"contract_{at}"
-            thread = threading.Thread(target=_do_tasks, args=given, name=name, daemon=True)
+        if len(self._threads) < self._most:
             try:
-                thread.start()
+                self._threads.append(Thread(partial(_do_tasks, self._tasks, self._begin)))
             except RuntimeError:  # there are too many, or the interpreter ends
                 return False
-            self._threads.append(thread)
         self._tasks.put(task)
         return True
 

@@ -13,7 +13,7 @@ from math import prod
 from contract.descriptors.compute_types import item_size
 from contract.descriptors.operations import Algo
 from contract.machines.cublas_model import blas_compute, blas_seconds
-from contract.machines.gpu import LAUNCH, Architecture
+from contract.machines.gpu import Architecture
 from contract.machines.tensor_cores import uses_tf32
 from contract.plan.products import (
     STRIDE_A,
@@ -194,7 +194,7 @@ def _gemm_cost(problem: ProductProblem, step: Gemm, gpu: Architecture) -> tuple[
     compute = blas_compute(problem.a.dtype, step.dtype, step.compute, gpu)
     types = problem.a.dtype, problem.d.dtype
     seconds = blas_seconds((count, m, n, k), types, compute, step.dtype, gpu)
-    seconds += (count // longest - 1) * LAUNCH
+    seconds += (count // longest - 1) * gpu.costs.launch
     if problem.c is not None:
         seconds += gpu.pass_seconds(2 * _bytes(problem, problem.c))
     return seconds, compute

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, isqrt
 
-from contract.machines.gett_model import BLOCK_CLOCKS, CACHED, HIDDEN, best_shares
-from contract.machines.gpu import LAUNCH, STREAMED, Architecture
+from contract.machines.gett_model import best_shares, overlapped
+from contract.machines.gpu import Architecture
 from contract.machines.gpu_tiles import MOST_PARTS, MOST_SCRATCH, HopperShare, Share, Workload
 from contract.plan.steps import Product
 from contract.planner.device.boxes import Cut, boxed, cuts
@@ -17,11 +17,6 @@ from contract.planner.device.problem import Held, problem_of
 __all__ = ["GettWay", "best_ways", "group", "hopper_shares", "scratch"]
 
 LEAST_STEPS = 8  # of a part: more than a ring holds
-MAPS = 2e-6  # seconds: the host encodes two maps where addresses are new; estimated
-# Clocks of a multiprocessor, estimated from instructions: for a tile with its tables, barriers and
-# the wait for its last products, and for a store by one thread with what leads to it.
-TILE_CLOCKS = 1000
-STORE_CLOCKS = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +79,18 @@ def group(cut: Cut, gpu: Architecture) -> int:
 
 def _seconds(cut: Cut, share: HopperShare, work: Workload, gpu: Architecture) -> float:
     """The launches, the slowest of wgmma, L2 and DRAM, and what does not hide behind it."""
-    streamed, delivered = STREAMED * gpu.dram, gpu.multiprocessors * gpu.l2 * gpu.clock
-    needed = (
+    costs = gpu.costs
+    seconds = (costs.launch + costs.maps) + overlapped(
+        costs.hidden,
         _clocks(cut, share, gpu) / gpu.clock,
-        cut.tiles * cut.steps * cut.tile.stage / delivered,
-        _dram_bytes(cut, work, gpu) / streamed,
+        cut.tiles * cut.steps * cut.tile.stage / gpu.delivered,
+        _dram_bytes(cut, work, gpu) / gpu.streamed,
     )
-    longest = max(needed)
-    seconds = LAUNCH + MAPS + longest + (1 - HIDDEN) * (sum(needed) - longest)
     parts = scratch(cut, share)
     if not parts:
         return seconds
-    moving = delivered if parts < CACHED * gpu.l2_bytes else streamed
-    return seconds + LAUNCH + 2 * parts / moving
+    moving = gpu.delivered if parts < costs.cached * gpu.l2_bytes else gpu.streamed
+    return seconds + costs.launch + 2 * parts / moving
 
 
 def _clocks(cut: Cut, share: HopperShare, gpu: Architecture) -> float:
@@ -108,15 +102,15 @@ def _clocks(cut: Cut, share: HopperShare, gpu: Architecture) -> float:
     multiplying = tile.m * tile.n * tile.depth(size) / rate
     step = max(gpu.latency / (tile.stages - 1), beside * multiplying)
     width = cut.width if share.parts == 1 else 2
-    writing = beside * STORE_CLOCKS * tile.m * tile.n / width
-    each = TILE_CLOCKS + share.part_steps(cut.steps) * step + writing
-    return BLOCK_CLOCKS + own / beside * each
+    writing = beside * gpu.costs.wgmma_store * tile.m * tile.n / width
+    each = gpu.costs.wgmma_tile + share.part_steps(cut.steps) * step + writing
+    return gpu.costs.block + own / beside * each
 
 
 def _dram_bytes(cut: Cut, work: Workload, gpu: Architecture) -> float:
     """What comes from DRAM: groups of tiles along m go along n; what L2 holds is read once."""
     rows, at_once = group(cut, gpu), gpu.multiprocessors * cut.tile.resident
-    cached = CACHED * gpu.l2_bytes * cut.l.count
+    cached = gpu.costs.cached * gpu.l2_bytes * cut.l.count
     columns = max(1, at_once // rows)
     results = (work.d,) if work.c is None else (work.d, work.c)
     moved = sum(each.written(cut.n.sides[0]) for each in results)

@@ -1,6 +1,6 @@
 """A product as the kernels see it: four tensors over flattened loops, and how each is accessed."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, gcd, prod
@@ -41,6 +41,7 @@ __all__ = [
 
 D, A, B, C = range(4)  # the order of strides in a loop
 Leader = tuple[int, int]  # a tensor that lies side by side along a loop, and its item size
+Chunks = tuple[list[int], list[int]]  # of two loops, the best first
 VECTOR_BYTES = 16
 SECTOR_BYTES = 32  # what memory moves at least: shorter runs waste the rest
 LINE_BYTES = 128  # what DRAM writes at once
@@ -49,6 +50,7 @@ LEAST_COLUMNS = 16  # of a tile that is not for the smallest products
 MANY_K = 1024  # a sector of D in parts takes as long as this many multiply-adds of 16 bits
 WARP = 32
 MOST_CHUNK = 32  # indices; a loop without a divisor up to here is not cut
+LEAST_RUN = 8  # elements of a factor side by side, where D's run is cut, too
 NOTHING = Dimension(1, (0, 0, 0, 0))
 
 
@@ -214,7 +216,7 @@ def _nearest(loops: Iterable[Dimension], tensor: int) -> float:
 def _ordered(problem: Problem) -> Problem:
     """Every tensor's nearest loops first; where two want to be, both are cut and interleaved.
 
-    Where D is larger than a factor its runs are as long as can be, else a sector.
+    Where D is larger than a factor its runs are as long as can be, else factor and D share.
     """
     a_first = _nearest(problem.m, A) <= _nearest(problem.k, A)
     b_first = _nearest(problem.n, B) <= _nearest(problem.k, B)
@@ -223,11 +225,12 @@ def _ordered(problem: Problem) -> Problem:
     above_a, above_b = n * d[1] >= k * a[1], m * d[1] >= k * b[1]
     joins = not b_first or (above_b and _ends_in_a_line(problem))
     inner = by_stride(problem.k, B, A) if n > m else by_stride(problem.k, A, B)
+    leaders = _leaders_of_k(problem, [a] * (not a_first), [b] * (not b_first))
     return replace(
         problem,
-        m=_led(problem.m, [a] * a_first + [d], above_a),
-        n=_led(problem.n, [b] * b_first + [d] * joins, above_b),
-        k=_led(inner, _leaders_of_k(problem, [a] * (not a_first), [b] * (not b_first))),
+        m=_led(problem.m, [a] * a_first + [d], _long_results if above_a else _whole_sectors),
+        n=_led(problem.n, [b] * b_first + [d] * joins, _long_results),
+        k=_led(inner, leaders, _short_runs),
     )
 
 
@@ -259,19 +262,17 @@ def by_stride(loops: Sequence[Dimension], *tensors: int) -> tuple[Dimension, ...
 
 
 def _led(
-    loops: tuple[Dimension, ...], leaders: Sequence[Leader], longest: bool = False
+    loops: tuple[Dimension, ...],
+    leaders: Sequence[Leader],
+    chunks_of: Callable[[int, int], Chunks],
 ) -> tuple[Dimension, ...]:
-    """The loops nearest in the leaders first.
-
-    Of two, the first one is cut to vectors: the accesses of a warp go on beyond the second, whose
-    chunks are sectors, or the ``longest`` there are.
-    """
+    """The loops nearest in the leaders first; of two, chunks are taken in turn."""
     first = list(dict.fromkeys(_leader(loops, tensor) for tensor, _ in leaders if loops))
     rest = tuple(each for each in loops if each not in first)
     if len(first) < 2:
         return (*first, *rest)
     (_, size), (_, other) = leaders
-    cut = _cut(first[0], _powers(size)), _cut(first[1], _chunks(other, longest))
+    cut = (_cut(loop, each) for loop, each in zip(first, chunks_of(size, other), strict=True))
     inner, outer = zip(*cut, strict=True)
     return tuple(each for each in (*inner, *outer) if each.extent > 1) + rest
 
@@ -281,17 +282,38 @@ def _leader(loops: Iterable[Dimension], tensor: int) -> Dimension:
     return min(loops, key=lambda each: (not each.strides[tensor], abs(each.strides[tensor])))
 
 
-def _powers(size: int) -> list[int]:
-    """Chunks of a loop that leads, the best first: a vector, or sectors and more.
+# Two loops are cut into chunks that are taken in turn. An access of a warp goes on beyond the
+# second loop's chunk, but it moves LINE_BYTES at once: what lies further apart reads a sector
+# twice. What is best was measured on an H100.
+
+
+def _long_results(factor: int, result: int) -> Chunks:
+    """Where most of the bytes are D's: its runs are the longest, the factor's a vector."""
+    return _powers(factor, VECTOR_BYTES // factor), _chunks(result, longest=True)
+
+
+def _whole_sectors(factor: int, result: int) -> Chunks:
+    """Where most are the factor's: whole sectors of both."""
+    run, least = max(LEAST_RUN, SECTOR_BYTES // factor), 2 * SECTOR_BYTES // result
+    return _powers(factor, run), sorted(_chunks(result), key=lambda n: n < least)
+
+
+def _short_runs(first: int, second: int) -> Chunks:
+    """Two factors along k, of which a step has few: a vector and a sector."""
+    return _powers(first, VECTOR_BYTES // first), _chunks(second)
+
+
+def _powers(size: int, wanted: int) -> list[int]:
+    """The chunk ``wanted``, sectors, a vector, and what there is.
 
     They are powers of 2, for so many rows are between neighbours of the other tensor.
     """
-    sector, vector = max(1, SECTOR_BYTES // size), max(1, VECTOR_BYTES // size)
+    sector = max(1, SECTOR_BYTES // size)
     powers = [n for n in range(sector, MOST_CHUNK + 1) if n & (n - 1) == 0]
-    return [vector, *powers, *_chunks(size, False)]
+    return [max(1, wanted), *powers, max(1, VECTOR_BYTES // size), *_chunks(size)]
 
 
-def _chunks(size: int, longest: bool) -> list[int]:
+def _chunks(size: int, longest: bool = False) -> list[int]:
     """Chunks of a sector or more, those of whole vectors first: the shortest or ``longest``."""
     sector, vector = max(1, SECTOR_BYTES // size), max(1, VECTOR_BYTES // size)
     chunks = sorted(range(sector, MOST_CHUNK + 1), reverse=longest)
@@ -338,7 +360,7 @@ def _is_along_tile(problem: Problem, at: int, loops: Sequence[Dimension]) -> boo
 
 def _access(problem: Problem, tensor: Tensor, at: int, along: Sequence[Dimension]) -> Access:
     width = vector_width(problem, tensor, at, along, VECTOR_BYTES)
-    lanes = WARP * width  # elements of one access of a warp
+    lanes = min(WARP * width, LINE_BYTES // tensor.size)  # elements that move at once
     own = [each for each in problem.loops if each.strides[at]]
     sides = [1 << i for i in range(MOST_SIDE.bit_length())]
     elements = prod(each.extent for each in own)

@@ -78,6 +78,12 @@ def wide_stores(cubin: bytes) -> tuple[int, int]:
     return most[-1][0] - first[0], sum(size for _, size in others)
 
 
+def narrow_stores(cubin: bytes) -> int:
+    """How many instructions store less than 8 bytes of a thread to memory."""
+    stores = (after.split()[0] for opcode, after in listed(cubin) if opcode == "STG")
+    return sum(not each.endswith((".64", ".128")) for each in stores)
+
+
 def _stores(lines: list[tuple[str, str]], start: int, end: int) -> list[tuple[int, int]]:
     """Where instructions store, and how many bytes: 8 or 16."""
     sizes = {".E.64": 8, ".E.128": 16}
