@@ -388,18 +388,8 @@ class ContractExpression:
                         return call.again(arrays, (alpha, factor, 0), out, c)
             except LackingMemoryError:
                 LOGGER.log(Level.HINT, "too little memory is free: the call is planned in slices")
-        asked: dict[str, Any] = {}
-        if LOGGER.active:
-            asked = {
-                "expression": self._written,
-                "operands": operands,
-                "out": out,
-                "c": c,
-                "alpha": alpha,
-                "beta": beta,
-                "stream": stream,
-            }
-        with LOGGER.call("ContractExpression", asked) if LOGGER.active else UNWATCHED:
+        asked = LOGGER.active and self._said(operands, out, c, alpha, beta, stream)
+        with LOGGER.call("ContractExpression", asked) if asked else UNWATCHED:
             handle = self._handle if self._bound else handle_for(None, operands)
             if handle is not self._handle:
                 planned = self._planned_for(handle)
@@ -412,6 +402,13 @@ class ContractExpression:
             elif self._is_plain:
                 self._keep(arrays, out, c, (alpha, beta_of(c, beta), 0))
             return result
+
+    def _said(
+        self, operands: Sequence[Any], out: Any, c: Any, alpha: Any, beta: Any, stream: Any
+    ) -> dict[str, Any]:
+        """The arguments of a call for the log."""
+        given = {"out": out, "c": c, "alpha": alpha, "beta": beta, "stream": stream}
+        return {"expression": self._written, "operands": operands, **given}
 
     def _keep(self, arrays: Sequence[Any], out: Any, c: Any, scalars: Scalars) -> None:
         """Let the next call on such arrays find its plan at once."""
@@ -436,18 +433,8 @@ class ContractExpression:
         On a device it becomes a CUDA graph; its memory comes from the pool of ``stream``, or of
         CuPy's current stream. InvalidValueError where that is capturing already.
         """
-        asked: dict[str, Any] = {}
-        if LOGGER.active:
-            asked = {
-                "expression": self._written,
-                "operands": operands,
-                "out": out,
-                "c": c,
-                "alpha": alpha,
-                "beta": beta,
-                "stream": stream,
-            }
-        with LOGGER.call("ContractExpression.capture", asked) if LOGGER.active else UNWATCHED:
+        asked = LOGGER.active and self._said(operands, out, c, alpha, beta, stream)
+        with LOGGER.call("ContractExpression.capture", asked) if asked else UNWATCHED:
             handle = self._handle if self._bound else handle_for(None, operands)
             if handle is not self._handle:
                 planned = self._planned_for(handle)

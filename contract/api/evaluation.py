@@ -211,7 +211,7 @@ def fitting(asked: Asked, bound: BoundCall, lacking: LackingMemoryError) -> Boun
         call = _planned(replace(asked, options=limited), bound.inputs, bound.out, bound.addend)
     except InsufficientWorkspaceError as error:
         needed = bound.call.needed_bytes
-        raise LackingMemoryError(needed, lacking.free, error.sliced) from None
+        raise LackingMemoryError.of(needed, lacking.free, error.sliced) from None
     return bound._replace(call=call)
 
 

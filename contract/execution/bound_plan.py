@@ -180,7 +180,7 @@ class Call:
         """LackingMemoryError if fewer bytes are free than the call takes."""
         free = self.arrays.available_bytes()
         if free is not None and self.needed_bytes > free:
-            raise LackingMemoryError(self.needed_bytes, free)
+            raise LackingMemoryError.of(self.needed_bytes, free)
 
     def perform(
         self,

@@ -56,20 +56,22 @@ class Budget(NamedTuple):
 
 
 class LackingMemoryError(InsufficientWorkspaceError):
-    """Fewer bytes are free than a call takes; nothing has been done.
+    """Fewer bytes, ``free``, are free than a call takes; nothing has been done."""
 
-    ``sliced`` are the bytes in slices, where these were sought.
-    """
+    free = 0
 
-    def __init__(self, needed: int, free: int, sliced: int | None = None) -> None:
+    @classmethod
+    def of(cls, needed: int, free: int, sliced: int | None = None) -> "LackingMemoryError":
+        """A call needs so many bytes, or ``sliced`` in slices where these were sought."""
         in_slices = f", {sliced} bytes in slices" if sliced else ""
-        super().__init__(
+        error = cls(
             f"The call needs {needed} bytes for its result and workspace{in_slices}; {free} bytes "
             "are free.",
             needed,
             sliced,
         )
-        self.free = free
+        error.free = free
+        return error
 
 
 def usable(free: int) -> int:

@@ -1,5 +1,6 @@
 """Calls that need more memory than they may have: computed in slices, or refused."""
 
+import pickle
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -117,8 +118,12 @@ def test_slices_for_the_memory_there_is(
         assert peak < 2_000_000
         np.testing.assert_allclose(found, exchange(*arrays), rtol=1e-10)
         free(monkeypatch, handle, 7)
-        with pytest.raises(ct.InsufficientWorkspaceError, match=r"in slices; 7 bytes are free"):
+        with pytest.raises(
+            ct.InsufficientWorkspaceError, match=r"in slices; 7 bytes are free"
+        ) as raised:
             ct.contract(EXCHANGE, *arrays, **given)
+        sent = pickle.loads(pickle.dumps(raised.value))  # as workers send it
+        assert (str(sent), sent.free) == (str(raised.value), 7)
 
 
 def test_what_is_captured_has_slices_for_the_memory_there_was(
