@@ -18,7 +18,7 @@ from bench.expressions import packed_operands
 from bench.networks import NETWORKS, Network
 from bench.reference import Path, split
 from contract import Contraction, PlanPreference
-from contract.plan.steps import Gett, Permute, Plan, Step, step_bytes
+from contract.plan.steps import Gett, Panels, Permute, Plan, Step, step_bytes
 from contract.planner.paths import Pair, pairs_of
 from contract.planner.planner import make_plan
 
@@ -50,7 +50,7 @@ def _copied(plan: Plan, step: Step) -> int:
     match step:
         case Permute():
             return step_bytes(plan, step)
-        case Gett(panels=panels) if panels is not None:
+        case Gett(blocking=Panels() as panels):
             packed = zip(
                 (panels.pack_a, panels.pack_b, panels.pack_d), (step.a, step.b, step.d), strict=True
             )

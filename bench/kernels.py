@@ -29,7 +29,7 @@ from contract.descriptors.operations import OperationDescriptor
 from contract.device.kernels.lowering import lower
 from contract.machines.gpu import ARCHITECTURES, Architecture, architecture_of
 from contract.machines.gpu_kernels import HopperTile, Tile
-from contract.machines.gpu_tiles import Workload
+from contract.machines.gpu_tiles import HopperShare, Share, Workload
 from contract.plan.steps import Gett, step_bytes, step_flops
 from contract.planner.device.boxes import boxed
 from contract.planner.device.launch import KernelCall
@@ -177,8 +177,8 @@ def sheet_of(work: Work, architecture: Architecture, compiles: bool) -> Sheet:
     launches = tuple(launch_of(call, architecture, compiles) for call in calls)
     flops, least = step_flops(step), step_bytes(plan, step)
     if isinstance(step, Gett):
-        assert step.share is not None
-        tile = step.share.tile
+        assert isinstance(step.blocking, Share | HopperShare)
+        tile = step.blocking.tile
         held = held_by(plan, step)
         problem = (boxed if isinstance(tile, HopperTile) else problem_of)(step, held)
         traffic = tile_traffic(problem, tile, calls[0].scratch, least)

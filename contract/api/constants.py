@@ -3,7 +3,7 @@
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from contract.api.evaluation import evaluate
+from contract.api.evaluation import Asked, evaluate
 from contract.api.request import Options, Written, path_of, resolve_notation
 from contract.arrays.protocol import Array, Layout
 from contract.descriptors.compute_types import accumulator
@@ -121,7 +121,7 @@ class _Network:
         leaves = self.leaves(node)
         options = replace(self.options(leaves), order="K", memory_limit=None)
         text = self.written(leaves, self.modes(node))
-        return evaluate(handle, text, [constants[at] for at in leaves], options)
+        return evaluate(Asked(handle, text, options), [constants[at] for at in leaves])
 
     def written(self, operands: Sequence[int], output: tuple[int, ...]) -> Written:
         """The interleaved form, under the labels that were written where these are distinct."""

@@ -9,15 +9,17 @@ import numpy as np
 
 from contract.api.constants import fold
 from contract.api.evaluation import (
+    Asked,
     array_of,
+    arrays_key,
     beta_of,
     bound_call,
     cuts_of,
     data_type,
+    fitting,
     number_beta,
     recalled,
     require_kind,
-    with_others,
     written_arguments,
 )
 from contract.api.interop import evaluate, joined
@@ -28,14 +30,14 @@ from contract.arrays.protocol import Array, Arrays, Layout, is_array, require_on
 from contract.descriptors.compute_types import ComputeType
 from contract.descriptors.operations import PlanPreference, TensorDescriptor, frozen, is_integer
 from contract.descriptors.operators import Operator
-from contract.descriptors.text import said
 from contract.errors import InvalidValueError, UnsupportedTypeError
-from contract.execution.bound_plan import UNSCALED, Call
+from contract.execution.bound_plan import UNSCALED, BoundCall, Call
+from contract.execution.budget import LackingMemoryError
 from contract.execution.executor import Scalars
 from contract.execution.recording import CapturedContraction
 from contract.explain.picture import draw
 from contract.explain.table import explain
-from contract.logging import LOGGER, UNWATCHED
+from contract.logging import LOGGER, UNWATCHED, Level
 from contract.plan.steps import Plan
 from contract.planner.planner import make_plan
 from contract.session.handle import Handle, handle_for
@@ -97,15 +99,38 @@ def contract(
     Source: numpy.einsum for the notation, cuTENSOR's contraction for alpha, beta, C and types.
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
-    asked = "contract", order, dtype, compute_type, operators, optimize, memory_limit, preference
+    head = "contract", order, dtype, compute_type, operators, optimize, memory_limit, preference
     factor = 0 if beta is None and c is None else number_beta(c, beta)
-    plain = slices is None and executor is None and progress is None
+    plain = slices is executor is progress is stream is None
     if plain and factor is not None:
-        found = recalled(handle, asked, expression, operands, out, c, (alpha, factor, 0), stream)
+        found = recalled(handle, head, expression, operands, out, c, (alpha, factor, 0))
         if found is not None:
             return found
     with (
-        LOGGER.call("contract", said(contract, locals())) if LOGGER.active else UNWATCHED,
+        LOGGER.call(
+            "contract",
+            {
+                "expression": expression,
+                "operands": operands,
+                "out": out,
+                "c": c,
+                "alpha": alpha,
+                "beta": beta,
+                "dtype": dtype,
+                "order": order,
+                "compute_type": compute_type,
+                "operators": operators,
+                "optimize": optimize,
+                "memory_limit": memory_limit,
+                "preference": preference,
+                "stream": stream,
+                "slices": slices,
+                "executor": executor,
+                "progress": progress,
+            },
+        )
+        if LOGGER.active
+        else UNWATCHED,
         reporting(progress),
     ):
         written, arrays = written_arguments(expression, operands)
@@ -117,8 +142,8 @@ def contract(
         )
         scalars = alpha, beta_of(c, beta), 0
         by = None if executor is None else _spread(executor, handle)
-        head = asked if slices is None else None
-        return evaluate(handle, written, arrays, options, out, c, scalars, stream, by, head)
+        key = head if slices is None else None
+        return evaluate(Asked(handle, written, options, scalars, stream, by, key), arrays, out, c)
 
 
 def _spread(executor: Any, handle: Handle) -> Callable[[Call], Call]:
@@ -178,7 +203,25 @@ def contract_expression(
     Raises what ``contract`` raises for the same request.
     """
     handle_for(handle, operands)  # which reads what is to be logged
-    asked = said(contract_expression, locals()) if LOGGER.active else {}
+    asked = (
+        {
+            "expression": expression,
+            "operands": operands,
+            "dtype": dtype,
+            "constants": constants,
+            "order": order,
+            "compute_type": compute_type,
+            "operators": operators,
+            "optimize": optimize,
+            "memory_limit": memory_limit,
+            "preference": preference,
+            "slices": slices,
+            "executor": executor,
+            "progress": progress,
+        }
+        if LOGGER.active
+        else {}
+    )
     with (
         LOGGER.call("contract_expression", asked) if LOGGER.active else UNWATCHED,
         reporting(progress),
@@ -328,21 +371,25 @@ class ContractExpression:
             arrays: Sequence[Any] = operands
             if self._constants and len(operands) == len(self._variable):
                 arrays = self._with_constants(operands, self._constants)
-            if out is c is beta is None and type(alpha) is int and alpha == 1:
-                call = self._known.get(self._arrays.layouts(arrays))
-                if call is not None:
-                    product = call.unscaled
-                    return call.again(arrays, UNSCALED) if product is None else product(arrays)
-            else:
-                factor = number_beta(c, beta)
-                key = None if factor is None else self._key(arrays, out, c, factor)
-                call = self._known.get(key)
-                if call is not None:
-                    return call.again(arrays, (alpha, factor, 0), out, c)
-        asked: dict[str, Any] = {}
-        if LOGGER.active:
-            asked = {"expression": self._written, **said(ContractExpression.__call__, locals())}
-        with LOGGER.call("ContractExpression", asked) if LOGGER.active else UNWATCHED:
+            try:
+                if out is c is beta is None and type(alpha) is int and alpha == 1:
+                    call = self._known.get(self._arrays.layouts(arrays))
+                    if call is not None:
+                        product = call.unscaled
+                        return call.again(arrays, UNSCALED) if product is None else product(arrays)
+                else:
+                    factor = number_beta(c, beta)
+                    call = (
+                        None
+                        if factor is None
+                        else self._known.get(arrays_key(self._arrays, arrays, out, c, factor))
+                    )
+                    if call is not None:
+                        return call.again(arrays, (alpha, factor, 0), out, c)
+            except LackingMemoryError:
+                LOGGER.log(Level.HINT, "too little memory is free: the call is planned in slices")
+        asked = LOGGER.active and self._said(operands, out, c, alpha, beta, stream)
+        with LOGGER.call("ContractExpression", asked) if asked else UNWATCHED:
             handle = self._handle if self._bound else handle_for(None, operands)
             if handle is not self._handle:
                 planned = self._planned_for(handle)
@@ -356,20 +403,19 @@ class ContractExpression:
                 self._keep(arrays, out, c, (alpha, beta_of(c, beta), 0))
             return result
 
-    def _key(self, arrays: Sequence[Any], out: Any, c: Any, beta: Any) -> Hashable:
-        """What tells calls apart; None where an array is not a plain one."""
-        if out is None and c is None:
-            return self._arrays.layouts(arrays)
-        arrays, beside = with_others(arrays, out, c, beta)
-        layouts = self._arrays.layouts(arrays)
-        return None if layouts is None else (beside, layouts)
+    def _said(
+        self, operands: Sequence[Any], out: Any, c: Any, alpha: Any, beta: Any, stream: Any
+    ) -> dict[str, Any]:
+        """The arguments of a call for the log."""
+        given = {"out": out, "c": c, "alpha": alpha, "beta": beta, "stream": stream}
+        return {"expression": self._written, "operands": operands, **given}
 
     def _keep(self, arrays: Sequence[Any], out: Any, c: Any, scalars: Scalars) -> None:
         """Let the next call on such arrays find its plan at once."""
-        key = self._key(arrays, out, c, scalars[1])
+        key = arrays_key(self._arrays, arrays, out, c, scalars[1])
         if key is None or len(self._known) == MOST_KNOWN:
             return
-        bound = bound_call(self._handle, self._written, arrays, self._options, out, c, scalars)
+        bound = bound_call(self._asked(self._handle, scalars), arrays, out, c)
         if bound.call.loaded.settled:
             self._known[key] = bound.call
 
@@ -387,10 +433,8 @@ class ContractExpression:
         On a device it becomes a CUDA graph; its memory comes from the pool of ``stream``, or of
         CuPy's current stream. InvalidValueError where that is capturing already.
         """
-        asked: dict[str, Any] = {}
-        if LOGGER.active:
-            asked = {"expression": self._written, **said(ContractExpression.capture, locals())}
-        with LOGGER.call("ContractExpression.capture", asked) if LOGGER.active else UNWATCHED:
+        asked = LOGGER.active and self._said(operands, out, c, alpha, beta, stream)
+        with LOGGER.call("ContractExpression.capture", asked) if asked else UNWATCHED:
             handle = self._handle if self._bound else handle_for(None, operands)
             if handle is not self._handle:
                 planned = self._planned_for(handle)
@@ -400,8 +444,8 @@ class ContractExpression:
             arrays = self._checked(operands, self._constants)
             scalars = alpha, beta_of(c, beta), 0
             with self._arrays.on(stream):
-                call = bound_call(handle, self._written, arrays, self._options, out, c, scalars)
-                return CapturedContraction(call)
+                wanted = self._asked(handle, scalars)
+                return CapturedContraction(_with_memory(wanted, bound_call(wanted, arrays, out, c)))
 
     def explain(
         self, plot: str | PathLike[str] | None = None, operands: Sequence[Any] | None = None
@@ -482,15 +526,26 @@ class ContractExpression:
         beta: complex | None = None,
         stream: Any = None,
     ) -> Any:
-        scalars = alpha, beta_of(c, beta), 0
+        return evaluate(self._asked(handle, (alpha, beta_of(c, beta), 0), stream), arrays, out, c)
+
+    def _asked(self, handle: Handle, scalars: Scalars, stream: Any = None) -> Asked:
         by = None if self._executor is None else _spread(self._executor, handle)
-        return evaluate(handle, self._written, arrays, self._options, out, c, scalars, stream, by)
+        return Asked(handle, self._written, self._options, scalars, stream, by)
 
     def _traced(self, constants: Sequence[Any], *operands: Any, **options: Any) -> Any:
         """The call in a graph, where the constants are inputs as well."""
         handle = self._handle if self._bound else handle_for(None, operands)
         arrays = self._checked(operands, dict(zip(self._constants, constants, strict=True)))
         return self._evaluated(handle, arrays, **options)
+
+
+def _with_memory(asked: Asked, bound: BoundCall) -> BoundCall:
+    """The call, or one in slices for which there is memory now."""
+    try:
+        bound.call.require_memory()
+    except LackingMemoryError as error:
+        return fitting(asked, bound, error)
+    return bound
 
 
 @while_compiling

@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 
 from contract.api.evaluation import (
+    Asked,
     arrays_of,
+    bound_call,
+    fitting,
     interleaved_arguments,
     recalled,
     remember,
@@ -30,13 +33,13 @@ from contract.api.numpy_layout import (
 from contract.api.request import Options, Written, call_for, common_type, repeated, resolve_notation
 from contract.api.whole import whole
 from contract.arrays.libraries import library_among, numpy_type
-from contract.arrays.protocol import Array, Arrays, Layout, is_array, is_overridden
+from contract.arrays.protocol import Array, Arrays, is_array, is_overridden
 from contract.descriptors.expression import Expression, mode_extents
 from contract.descriptors.layout import diagonal, overlaps
 from contract.descriptors.operations import frozen
-from contract.descriptors.text import said
 from contract.errors import InvalidPathError, InvalidValueError, UnsupportedTypeError
-from contract.execution.bound_plan import Call, check_output_type
+from contract.execution.bound_plan import UNSCALED, BoundCall, Call, check_output_type
+from contract.execution.budget import LackingMemoryError
 from contract.host.resources.numpy_products import einsum as numpy_einsum
 from contract.logging import LOGGER, UNWATCHED
 from contract.planner.paths import PATH_NAMES, Path, contraction_path, explicit_path, is_path_name
@@ -78,15 +81,30 @@ def einsum(
     is_text = bool(operands) and isinstance(operands[0], str)
     given = operands[1:] if is_text else operands
     handle = handle_for(None, given)
-    if is_text and not LOGGER.active:
+    if is_text and stream is None and not LOGGER.active:
         if len(given) == 1 and optimize is False and order == "K":
-            if dtype is casting is out is stream is None and _is_view(*operands):
+            if dtype is casting is out is None and _is_view(*operands):
                 return numpy_einsum(*operands)
-        asked = "einsum", optimize, dtype, order, casting
-        found = recalled(handle, asked, operands[0], given, out, None, (1, 0, 0), stream)
+        head = "einsum", optimize, dtype, order, casting
+        found = recalled(handle, head, operands[0], given, out)
         if found is not None:
             return found if found.ndim or out is not None else found[()]
-    with LOGGER.call("einsum", said(einsum, locals())) if LOGGER.active else UNWATCHED:
+    with (
+        LOGGER.call(
+            "einsum",
+            {
+                "operands": operands,
+                "out": out,
+                "optimize": optimize,
+                "dtype": dtype,
+                "order": order,
+                "casting": casting,
+                "stream": stream,
+            },
+        )
+        if LOGGER.active
+        else UNWATCHED
+    ):
         if any(map(is_overridden, (*operands, out))):
             return _einsum_elsewhere(operands, out, optimize, dtype, order, casting, stream)
         if library_among(operands) is not None:
@@ -125,7 +143,7 @@ def _einsum_of_library(
         dtype=None if dtype is None else np.dtype(numpy_type(dtype)),
         casting=_casting(casting) or "same_kind",
     )
-    return evaluate(handle, written, given, options, out, stream=stream)
+    return evaluate(Asked(handle, written, options, stream=stream), given, out)
 
 
 def _einsum(
@@ -156,25 +174,19 @@ def _einsum(
         rule = "same_kind" if is_product else kind.default_casting
     computed = _computed_type(arrays, None if is_product else out, wanted, rule)
     options = Options(layout, optimize=path, dtype=computed, casting=rule, same=repeated(given))
-    request = _Request(handle, written, arrays, expression, computed, options)
+    request = _Request(Asked(handle, written, options), arrays, expression, computed)
     if out is not None:
         target = kind.as_array(out)
         call = request.write(target, tuple(extents[mode] for mode in expression.output), is_product)
     else:
-        call = request.call_for_new(is_product)
-        result = _fresh(call, arrays)
+        bound = request.for_new(is_product)
+        call, result = bound.call, request.run(bound)
     if call is not None and isinstance(operands[0], str):
-        asked = "einsum", optimize, dtype, order, casting
-        remember(handle, call, asked, operands[0], given, out)
+        head = "einsum", optimize, dtype, order, casting
+        remember(handle, call, head, operands[0], given, out)
     if out is not None:
         return out
     return result if result.ndim else result[()]
-
-
-def _fresh(call: Call, arrays: Sequence[Array]) -> Array:
-    return (
-        call.into(arrays, None, None, (1, 0, 0)) if LOGGER.active else call.again(arrays, (1, 0, 0))
-    )
 
 
 class _Request:
@@ -182,70 +194,66 @@ class _Request:
 
     def __init__(
         self,
-        handle: Handle,
-        written: Written,
+        asked: Asked,
         arrays: Sequence[Array],
         expression: Expression,
         computed: np.dtype[Any],
-        options: Options,
     ) -> None:
-        self.handle = handle
-        self.written = written
+        self.asked = asked
+        self.kind = asked.handle.arrays
         self.arrays = arrays
         self.expression = expression
         self.computed = computed
-        self.options = options
-        self.layouts = [handle.arrays.layout(x) for x in arrays]
 
     def write(self, out: Array, shape: tuple[int, ...], is_product: bool) -> Call | None:
         """The result of this shape in ``out``, by a call that does it again.
 
         None where it cannot be computed there: it is assigned.
         """
-        kind, casting = self.handle.arrays, self.options.casting
-        _check_out(kind, out, shape)
+        casting = self.asked.options.casting
+        _check_out(self.kind, out, shape)
         if is_product and not self._is_assigned():
             check_output_type(self.computed, out.dtype, casting)
         fits = out.shape == shape and np.can_cast(self.computed, out.dtype, casting)
         if fits and not _overlaps_itself(out):
-            call = self._call(self.options, kind.layout(out))
-            call.into(self.arrays, out, None, (1, 0, 0))
-            return call
-        kind.copy_into(out, _fresh(self._call(self.options, None), self.arrays))
+            bound = bound_call(self.asked, self.arrays, out)
+            self.run(bound)
+            return bound.call
+        self.kind.copy_into(out, self.run(bound_call(self.asked, self.arrays)))
         return None
 
     def _is_assigned(self) -> bool:
         """Whether NumPy assigns a product to ``out``, of whatever type; so on most long paths."""
-        return len(self.layouts) > 2 or is_assigned(self.expression, self._factors)
+        return len(self.arrays) > 2 or is_assigned(self.expression, self._factors)
 
-    def call_for_new(self, is_product: bool) -> Call:
+    def for_new(self, is_product: bool) -> BoundCall:
         """The call that makes a new array, laid out as NumPy has it."""
-        options = self.options
-        if options.layout == "K":
-            options = replace(options, axes=self._axes(is_product))
-        return self._call(options, None)
+        asked = self.asked
+        if asked.options.layout == "K":
+            asked = replace(asked, options=replace(asked.options, axes=self._axes(is_product)))
+        return bound_call(asked, self.arrays)
+
+    def run(self, bound: BoundCall) -> Array:
+        """The result, by the way that later calls take."""
+        try:
+            if bound.out is not None or LOGGER.active:
+                return bound()
+            return bound.call.again(bound.inputs, UNSCALED)
+        except LackingMemoryError as error:
+            return fitting(self.asked, bound, error)()
 
     def _axes(self, is_product: bool) -> tuple[int, ...] | None:
         """Those of a new result, fastest first; None, the cheapest, where paths decide."""
-        on_path = is_product or self.handle.arrays.device is not None
-        if on_path and len(self.layouts) > 2:
+        on_path = is_product or self.kind.device is not None
+        if on_path and len(self.arrays) > 2:
             return None
         find = axes_of_product if is_product else axes_of_loops
         return find(self.expression, self._factors)
 
     @property
     def _factors(self) -> list[Factor]:
-        return factors_of(self.expression, [(x.shape, x.strides) for x in self.layouts])
-
-    def _call(self, options: Options, out: Layout | None) -> Call:
-        """The planned call, from the cache where it is there."""
-        plans = self.handle.plans
-        key = (self.written, options, *self.layouts, out)
-        call = plans.find(key)
-        if call is None:
-            call = call_for(self.handle, self.written, self.layouts, options, out, runs=True)
-            plans.remember(call.loaded, key, call)
-        return call
+        layouts = map(self.kind.layout, self.arrays)
+        return factors_of(self.expression, [(x.shape, x.strides) for x in layouts])
 
 
 def einsum_path(*operands: Any, optimize: Any = "greedy") -> tuple[list[Any], str]:
@@ -255,7 +263,11 @@ def einsum_path(*operands: Any, optimize: Any = "greedy") -> tuple[list[Any], st
     appended, as in numpy.einsum_path; the list can be given back as ``optimize``.
     """
     handle = handle_for(None, operands)
-    with LOGGER.call("einsum_path", said(einsum_path, locals())) if LOGGER.active else UNWATCHED:
+    with (
+        LOGGER.call("einsum_path", {"operands": operands, "optimize": optimize})
+        if LOGGER.active
+        else UNWATCHED
+    ):
         written, given = _arguments(operands)
         arrays = arrays_of(handle.arrays, given)
         path = _path(optimize, len(arrays), unordered=False)

@@ -5,6 +5,7 @@ from operator import index
 from typing import Any
 
 from contract.api.evaluation import (
+    Asked,
     beta_of,
     data_type,
     number_beta,
@@ -18,7 +19,6 @@ from contract.arrays.protocol import Array
 from contract.descriptors.compute_types import ComputeType
 from contract.descriptors.operations import frozen
 from contract.descriptors.operators import BinaryOperator, Operator, binary
-from contract.descriptors.text import said
 from contract.errors import InvalidValueError
 from contract.logging import LOGGER, UNWATCHED
 from contract.session.handle import Handle, handle_for
@@ -54,13 +54,33 @@ def permute(
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
     scalars = alpha, 0, 0
-    asked = None
-    if padding is None:
-        asked = "permute", operator, padding_value, dtype, order, compute_type, memory_limit
-        found = recalled(handle, asked, expression, operands, out, None, scalars, stream)
+    head = None
+    if padding is None and stream is None:
+        head = "permute", operator, padding_value, dtype, order, compute_type, memory_limit
+        found = recalled(handle, head, expression, operands, out, None, scalars)
         if found is not None:
             return found
-    with LOGGER.call("permute", said(permute, locals())) if LOGGER.active else UNWATCHED:
+    with (
+        LOGGER.call(
+            "permute",
+            {
+                "expression": expression,
+                "operands": operands,
+                "out": out,
+                "alpha": alpha,
+                "operator": operator,
+                "padding": padding,
+                "padding_value": padding_value,
+                "dtype": dtype,
+                "order": order,
+                "compute_type": compute_type,
+                "memory_limit": memory_limit,
+                "stream": stream,
+            },
+        )
+        if LOGGER.active
+        else UNWATCHED
+    ):
         written, arrays = _asked(expression, operands, 1)
         form = Combination((), None if padding is None else _pairs(padding), padding_value)
         options = Options(
@@ -71,7 +91,8 @@ def permute(
             dtype=data_type(dtype),
             form=form,
         )
-        return evaluate(handle, written, arrays, options, out, None, scalars, stream, asked=asked)
+        asked = Asked(handle, written, options, scalars, stream, head=head)
+        return evaluate(asked, arrays, out)
 
 
 @whole
@@ -101,20 +122,41 @@ def reduce(
     Source: cuTENSOR's reduction.
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
-    asked = "reduce", op, operators, order, compute_type, memory_limit
+    head = "reduce", op, operators, order, compute_type, memory_limit
     factor = number_beta(c, beta)
-    if factor is not None:
-        found = recalled(handle, asked, expression, operands, out, c, (alpha, factor, 0), stream)
+    if factor is not None and stream is None:
+        found = recalled(handle, head, expression, operands, out, c, (alpha, factor, 0))
         if found is not None:
             return found
-    with LOGGER.call("reduce", said(reduce, locals())) if LOGGER.active else UNWATCHED:
+    with (
+        LOGGER.call(
+            "reduce",
+            {
+                "expression": expression,
+                "operands": operands,
+                "op": op,
+                "out": out,
+                "c": c,
+                "alpha": alpha,
+                "beta": beta,
+                "operators": operators,
+                "order": order,
+                "compute_type": compute_type,
+                "memory_limit": memory_limit,
+                "stream": stream,
+            },
+        )
+        if LOGGER.active
+        else UNWATCHED
+    ):
         written, arrays = _asked(expression, operands, 1)
         form = Reducing(binary(op))
         options = Options(
             order, compute_type, frozen(operators), memory_limit=memory_limit, form=form
         )
         scalars = alpha, beta_of(c, beta), 0
-        return evaluate(handle, written, arrays, options, out, c, scalars, stream, asked=asked)
+        asked = Asked(handle, written, options, scalars, stream, head=head)
+        return evaluate(asked, arrays, out, c)
 
 
 @whole
@@ -144,12 +186,30 @@ def elementwise_binary(
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
     scalars = alpha, 0, gamma
-    asked = "binary", op, operators, dtype, order, compute_type, memory_limit
-    found = recalled(handle, asked, expression, operands, out, None, scalars, stream)
+    head = "binary", op, operators, dtype, order, compute_type, memory_limit
+    found = None
+    if stream is None:
+        found = recalled(handle, head, expression, operands, out, None, scalars)
     if found is not None:
         return found
     with (
-        LOGGER.call("elementwise_binary", said(elementwise_binary, locals()))
+        LOGGER.call(
+            "elementwise_binary",
+            {
+                "expression": expression,
+                "operands": operands,
+                "op": op,
+                "out": out,
+                "alpha": alpha,
+                "gamma": gamma,
+                "operators": operators,
+                "dtype": dtype,
+                "order": order,
+                "compute_type": compute_type,
+                "memory_limit": memory_limit,
+                "stream": stream,
+            },
+        )
         if LOGGER.active
         else UNWATCHED
     ):
@@ -162,7 +222,8 @@ def elementwise_binary(
             dtype=data_type(dtype),
             form=Combination((binary(op),)),
         )
-        return evaluate(handle, written, arrays, options, out, None, scalars, stream, asked=asked)
+        asked = Asked(handle, written, options, scalars, stream, head=head)
+        return evaluate(asked, arrays, out)
 
 
 @whole
@@ -193,12 +254,32 @@ def elementwise_trinary(
     """
     handle = handle_for(handle, operands if type(expression) is str else (expression, *operands))
     scalars = alpha, beta, gamma
-    asked = "trinary", op_ab, op_abc, operators, dtype, order, compute_type, memory_limit
-    found = recalled(handle, asked, expression, operands, out, None, scalars, stream)
+    head = "trinary", op_ab, op_abc, operators, dtype, order, compute_type, memory_limit
+    found = None
+    if stream is None:
+        found = recalled(handle, head, expression, operands, out, None, scalars)
     if found is not None:
         return found
     with (
-        LOGGER.call("elementwise_trinary", said(elementwise_trinary, locals()))
+        LOGGER.call(
+            "elementwise_trinary",
+            {
+                "expression": expression,
+                "operands": operands,
+                "op_ab": op_ab,
+                "op_abc": op_abc,
+                "out": out,
+                "alpha": alpha,
+                "beta": beta,
+                "gamma": gamma,
+                "operators": operators,
+                "dtype": dtype,
+                "order": order,
+                "compute_type": compute_type,
+                "memory_limit": memory_limit,
+                "stream": stream,
+            },
+        )
         if LOGGER.active
         else UNWATCHED
     ):
@@ -211,7 +292,8 @@ def elementwise_trinary(
             dtype=data_type(dtype),
             form=Combination((binary(op_ab), binary(op_abc))),
         )
-        return evaluate(handle, written, arrays, options, out, None, scalars, stream, asked=asked)
+        asked = Asked(handle, written, options, scalars, stream, head=head)
+        return evaluate(asked, arrays, out)
 
 
 def _asked(

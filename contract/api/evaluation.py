@@ -1,13 +1,13 @@
 """Arrays and a request -> the result: plan once, keep the plan, run it."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
 import numpy as np
 
-from contract.api.request import Options, Written, call_for, repeated
+from contract.api.request import Options, Written, call_for, operation_for, repeated
 from contract.arrays.libraries import library_of, numpy_type
 from contract.arrays.protocol import (
     Array,
@@ -18,8 +18,9 @@ from contract.arrays.protocol import (
     require_one_kind,
 )
 from contract.descriptors.operations import frozen
-from contract.errors import InvalidValueError, UnsupportedTypeError
-from contract.execution.bound_plan import BoundCall, Call
+from contract.errors import InsufficientWorkspaceError, InvalidValueError, UnsupportedTypeError
+from contract.execution.bound_plan import UNSCALED, BoundCall, Call
+from contract.execution.budget import LackingMemoryError, usable
 from contract.execution.executor import Scalars
 from contract.logging import LOGGER
 from contract.session.handle import Handle
@@ -27,13 +28,17 @@ from contract.slices.fitted_plans import Cuts
 from contract.support.text import shown
 
 __all__ = [
+    "Asked",
     "array_of",
+    "arrays_key",
     "arrays_of",
     "beta_of",
     "bound_call",
+    "call_key",
     "cuts_of",
     "data_type",
     "evaluate",
+    "fitting",
     "interleaved_arguments",
     "is_hashable",
     "number_beta",
@@ -41,14 +46,69 @@ __all__ = [
     "remember",
     "require_expression_first",
     "require_kind",
-    "with_others",
     "written_arguments",
 ]
 
 
-Asked = Hashable  # a verb with its options, as the caller wrote them
 NUMBERS = (int, float, complex, np.generic)
 OUT, ADDED, UNREAD = 1, 2, 4  # what a key says of arrays beside the operands
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a call of a verb is, beside its arrays; ``options`` are checked and frozen.
+
+    ``scalars`` are alpha, beta and gamma; with a beta of 0, C is checked and not read. ``by`` makes
+    of the planned call the one that is run. ``head`` are the verb and its options as the caller
+    wrote them, for the key of later calls; None: the options.
+    """
+
+    handle: Handle
+    written: Written
+    options: Options
+    scalars: Scalars = UNSCALED
+    stream: Any = None
+    by: Callable[[Call], Call] | None = None
+    head: Hashable = None
+
+
+# --- what calls are found by ----------------------------------------------------------------------
+
+
+def call_key(
+    kind: Arrays,
+    written: Any,
+    head: Hashable,
+    operands: Sequence[Any],
+    out: Any = None,
+    c: Any = None,
+    beta: Any = 0,
+) -> Hashable:
+    """What a planned call is found by; None where an array is not a plain one.
+
+    It has all that the checks of a call look at, but for scalars, and whether ``out`` may be
+    written: a Call looks at these itself.
+    """
+    if out is None and c is None:
+        layouts: Hashable = kind.layouts(operands)
+    else:
+        layouts = arrays_key(kind, operands, out, c, beta)
+    if layouts is None:
+        return None
+    return written, head, repeated(operands) if len(operands) > 2 else (), layouts
+
+
+def arrays_key(kind: Arrays, operands: Sequence[Any], out: Any, c: Any, beta: Any) -> Hashable:
+    """The layouts of all arrays, and what those beside the operands are for."""
+    if out is None and c is None:
+        return kind.layouts(operands)
+    beside = 0
+    if out is not None:
+        operands, beside = (*operands, out), OUT
+    if c is not None:
+        operands, beside = (*operands, c), beside | (UNREAD if beta == 0 else ADDED)
+    layouts = kind.layouts(operands)
+    return None if layouts is None else (beside, layouts)
 
 
 # --- calls like earlier ones ----------------------------------------------------------------------
@@ -56,46 +116,29 @@ OUT, ADDED, UNREAD = 1, 2, 4  # what a key says of arrays beside the operands
 
 def recalled(
     handle: Handle,
-    asked: Asked,
+    head: Hashable,
     expression: Any,
     operands: Sequence[Any],
     out: Any = None,
     c: Any = None,
-    scalars: Scalars = (1, 0, 0),
-    stream: Any = None,
+    scalars: Scalars = UNSCALED,
 ) -> Array | None:
-    """The result of a call like an earlier one, whose checks are not repeated; else None.
-
-    Its key has all that they look at, but for scalars and ``out``, which a Call looks at itself.
-    """
-    if stream is not None or LOGGER.active:
+    """The result of a call like an earlier one, whose checks are not repeated; else None."""
+    if LOGGER.active:
         return None
-    written = expression
     if type(expression) is not str:
-        written, operands = written_arguments(expression, tuple(operands))
-    arrays, beside = operands, 0
-    if out is not None or c is not None:
-        arrays, beside = with_others(operands, out, c, scalars[1])
-    layouts = handle.arrays.layouts(arrays)
-    if layouts is None:
+        expression, operands = written_arguments(expression, tuple(operands))
+    key = call_key(handle.arrays, expression, head, operands, out, c, scalars[1])
+    if key is None:
         return None
-    same = repeated(operands) if len(operands) > 2 else ()
-    key = written, asked, same, beside, layouts
     try:
         call = handle.plans.find(key)
     except TypeError:  # an option is a list
         call = _found_frozen(handle, key)
-    return None if call is None else call.again(operands, scalars, out, c)
-
-
-def with_others(operands: Sequence[Any], out: Any, c: Any, beta: Any) -> tuple[Sequence[Any], int]:
-    """The operands with ``out`` and C, of which a key has the layouts, too; and which there are."""
-    beside = 0
-    if out is not None:
-        operands, beside = (*operands, out), OUT
-    if c is not None:
-        operands, beside = (*operands, c), beside | (UNREAD if beta == 0 else ADDED)
-    return operands, beside
+    try:
+        return None if call is None else call.again(operands, scalars, out, c)
+    except LackingMemoryError:
+        return None
 
 
 def _found_frozen(handle: Handle, key: Hashable) -> Call | None:
@@ -114,95 +157,77 @@ def is_hashable(x: Any) -> bool:
 
 
 def remember(
-    handle: Handle, call: Call, asked: Asked, text: str, operands: Sequence[Any], out: Any = None
+    handle: Handle, call: Call, head: Hashable, text: str, operands: Sequence[Any], out: Any = None
 ) -> None:
     """Let ``recalled`` find a call on such arrays, without C."""
-    arrays, beside = with_others(operands, out, None, 0)
-    layouts = handle.arrays.layouts(arrays)
-    key = str.__str__(text), frozen(asked), repeated(operands), beside, layouts
-    if layouts is not None and is_hashable(key):
+    key = call_key(handle.arrays, str.__str__(text), frozen(head), operands, out)
+    if key is not None and is_hashable(key):
         handle.plans.remember(call.loaded, key, call)
 
 
 # --- any call -------------------------------------------------------------------------------------
 
 
-def evaluate(
-    handle: Handle,
-    written: Written,
-    operands: Sequence[Any],
-    options: Options,
-    out: Any = None,
-    c: Any = None,
-    scalars: Scalars = (1, 0, 0),
-    stream: Any = None,
-    by: Callable[[Call], Call] | None = None,
-    asked: Asked = None,
-) -> Array:
-    """A verb with its options checked and frozen; its plan is kept for calls that ask the same.
-
-    ``scalars`` are alpha, beta and gamma; with a beta of 0, ``c`` is checked and not read.
-    ``by`` makes of the planned call the one that is run.
-    """
-    with handle.arrays.on(stream):
-        bound = bound_call(handle, written, operands, options, out, c, scalars, asked)
-        result = (bound if by is None else bound._replace(call=by(bound.call)))()
+def evaluate(asked: Asked, operands: Sequence[Any], out: Any = None, c: Any = None) -> Array:
+    """The result of a call; its plan is kept for calls that ask the same."""
+    with asked.handle.arrays.on(asked.stream):
+        bound = bound_call(asked, operands, out, c)
+        if asked.by is not None:
+            bound = bound._replace(call=asked.by(bound.call))
+        try:
+            result = bound()
+        except LackingMemoryError as error:
+            result = fitting(asked, bound, error)()
     return result if out is None else out
 
 
-def bound_call(
-    handle: Handle,
-    written: Written,
-    operands: Sequence[Any],
-    options: Options,
-    out: Any = None,
-    c: Any = None,
-    scalars: Scalars = (1, 0, 0),
-    asked: Asked = None,
-) -> BoundCall:
+def bound_call(asked: Asked, operands: Sequence[Any], out: Any = None, c: Any = None) -> BoundCall:
     """What ``evaluate`` calls, on the current device and stream."""
-    kind, same = handle.arrays, repeated(operands)
+    kind, beta = asked.handle.arrays, asked.scalars[1]
     if out is not None:
         _check_output(kind, out)
     if not (_is_native(kind, out) and _is_native(kind, c)) or kind.layouts(operands) is None:
         operands = arrays_of(kind, operands, out, c)
     target = None if out is None else kind.as_array(out)  # a subclass has its own shapes
     addend = None if c is None else array_of(kind, "c", c)
-    if not is_hashable(asked):
-        asked = frozen(asked)
-    if asked is None or not is_hashable(asked):
-        asked = options
-    arrays, beside = with_others(operands, target, addend, scalars[1])
-    layouts = kind.layouts(arrays)
-    assert layouts is not None  # all are plain, and where they lie is current
-    unread = bool(beside & UNREAD)
-    key = written, asked, same, beside, layouts
-    call = handle.plans.find(key)
+    head = frozen(asked.head)
+    if head is None or not is_hashable(head):
+        head = asked.options
+    key = call_key(kind, asked.written, head, operands, target, addend, beta)
+    assert key is not None  # all are plain, and where they lie is current
+    call = asked.handle.plans.find(key)
     if call is None:
-        call = _planned(handle, written, operands, options, target, addend, unread)
-        handle.plans.remember(call.loaded, key, call)
-    return BoundCall(call, operands, target, None if unread else addend, scalars)
+        call = _planned(asked, operands, target, addend)
+        asked.handle.plans.remember(call.loaded, key, call)
+    return BoundCall(call, operands, target, None if beta == 0 else addend, asked.scalars)
+
+
+def fitting(asked: Asked, bound: BoundCall, lacking: LackingMemoryError) -> BoundCall:
+    """The call in slices that do with the memory that is free, unless slices are given."""
+    if asked.by is not None or asked.options.slices is not None:
+        raise lacking
+    limited = replace(asked.options, memory_limit=usable(lacking.free))
+    try:
+        call = _planned(replace(asked, options=limited), bound.inputs, bound.out, bound.addend)
+    except InsufficientWorkspaceError as error:
+        needed = bound.call.needed_bytes
+        raise LackingMemoryError.of(needed, lacking.free, error.sliced) from None
+    return bound._replace(call=call)
 
 
 def _planned(
-    handle: Handle,
-    written: Written,
-    arrays: Sequence[Array],
-    options: Options,
-    target: Array | None,
-    addend: Array | None,
-    unread: bool,
+    asked: Asked, arrays: Sequence[Array], target: Array | None, addend: Array | None
 ) -> Call:
     """A call for such arrays; a C that is not read is checked all the same."""
+    handle, options = asked.handle, asked.options
     layout = handle.arrays.layout
     layouts = [layout(x) for x in arrays]
     out = None if target is None else layout(target)
     c = None if addend is None else layout(addend)
-    call = call_for(handle, written, layouts, options, out, c, runs=True)
-    if not unread:
-        return call
-    options = _without_operator_of_c(options, len(layouts))
-    return call_for(handle, written, layouts, options, out, runs=True)
+    if c is not None and asked.scalars[1] == 0:
+        operation_for(handle.arrays, asked.written, layouts, options, out, c)
+        options, c = _without_operator_of_c(options, len(layouts)), None
+    return call_for(handle, asked.written, layouts, options, out, c, runs=True)
 
 
 def _check_output(kind: Arrays, out: Any) -> None:
@@ -271,7 +296,11 @@ def _labels(sublist: Any) -> tuple[Hashable, ...]:
 def arrays_of(kind: Arrays, operands: Sequence[Any], out: Any = None, c: Any = None) -> list[Array]:
     """The operands as arrays; InvalidValueError if one, ``out`` or ``c`` is of another kind."""
     require_kind(kind, operands, out, c)
-    return [array_of(kind, f"operand {at}", x) for at, x in enumerate(operands)]
+    found: dict[int, Array] = {}  # what is given twice is one array, as keys have it
+    for at, x in enumerate(operands):
+        if id(x) not in found:
+            found[id(x)] = array_of(kind, f"operand {at}", x)
+    return [found[id(x)] for x in operands]
 
 
 def array_of(kind: Arrays, name: str, x: Any) -> Array:
@@ -334,11 +363,12 @@ def number_beta(c: Any, beta: Any) -> Any:
 
 def beta_of(c: Any, beta: Any) -> Any:
     """beta: 1 where C is given and beta is not, 0 without C."""
+    known = number_beta(c, beta)
+    if known is not None:
+        return known
     require_host_scalar("beta", beta)
-    if np.ndim(beta if beta is not None else 1):
+    if np.ndim(beta):
         raise InvalidValueError(f"beta must be a scalar number: it is {shown(beta)}.")
-    if c is None:
-        if beta is not None and beta != 0:
-            raise InvalidValueError(f"beta is {beta!r}, and there is no c to scale.")
-        return 0
-    return 1 if beta is None else beta
+    if c is None and beta != 0:
+        raise InvalidValueError(f"beta is {beta!r}, and there is no c to scale.")
+    return 0 if c is None else beta

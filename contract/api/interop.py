@@ -5,7 +5,7 @@ memory. Where the library asks for more, the call is a function that it can diff
 and keep in a graph: what comes of that is again such a call, planned and cached like any other.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from operator import add
@@ -33,9 +33,7 @@ from contract.descriptors.expression import Expression, mode_extents
 from contract.descriptors.layout import packed_strides
 from contract.descriptors.operators import BinaryOperator, Operator, conjugated, unary
 from contract.errors import NotSupportedError
-from contract.execution.bound_plan import Call
-from contract.execution.executor import Scalars
-from contract.session.handle import Handle, handle_for
+from contract.session.handle import handle_for
 from contract.slices.fitted_plans import Cuts
 
 __all__ = ["evaluate", "joined", "prepare_libraries"]
@@ -50,37 +48,24 @@ def prepare_libraries() -> None:
         library.prepare(Request)
 
 
-def evaluate(
-    handle: Handle,
-    written: Written,
-    operands: Sequence[Any],
-    options: Options,
-    out: Any = None,
-    c: Any = None,
-    scalars: Scalars = (1, 0, 0),
-    stream: Any = None,
-    by: Callable[[Call], Call] | None = None,
-    asked: Asked = None,
-) -> Any:
-    """A verb with its options checked and frozen, on arrays of any kind.
+def evaluate(asked: Asked, operands: Sequence[Any], out: Any = None, c: Any = None) -> Any:
+    """The result of a call on arrays of any kind.
 
     What comes in decides what goes out. Results in ``out`` have no gradients.
     """
     given = operands if c is None else (*operands, c)
     library = library_among(given)
     if library is None:
-        return evaluation.evaluate(
-            handle, written, operands, options, out, c, scalars, stream, by, asked
-        )
-    device = handle.arrays.device
+        return evaluation.evaluate(asked, operands, out, c)
+    kind = asked.handle.arrays
     tensors = [_tensor(library, x) for x in given]
-    if out is not None or not all(library.owns(x) and library.device(x) == device for x in tensors):
-        evaluation.require_kind(
-            handle.arrays, tensors[: len(operands)], out, *tensors[len(operands) :]
-        )
+    owned = all(library.owns(x) and library.device(x) == kind.device for x in tensors)
+    if out is not None or not owned:
+        evaluation.require_kind(kind, tensors[: len(operands)], out, *tensors[len(operands) :])
+    options = asked.options
     if library.order is not None and out is None:
         options = replace(options, order=library.order)
-    request = Request(library, handle, written, options, scalars, stream, by, len(operands))
+    request = Request(library, replace(asked, options=options, head=None), len(operands))
     apply = library.watching(tensors)
     if apply is None:
         return request.value(tensors, out)
@@ -113,13 +98,13 @@ class Request:
     """
 
     library: ArrayLibrary
-    handle: Handle
-    written: Written
-    options: Options
-    scalars: Scalars
-    stream: Any
-    by: Callable[[Call], Call] | None
+    asked: Asked
     count: int
+
+    @property
+    def options(self) -> Options:
+        """What is asked beyond the expression."""
+        return self.asked.options
 
     # --- values -----------------------------------------------------------------------------
 
@@ -135,16 +120,16 @@ class Request:
         library = self.library
         resolved, lazily = zip(*map(library.resolved, tensors), strict=True)
         arrays = [library.native(x) for x in resolved]
+        asked = self.asked
         return evaluation.evaluate(
-            self.handle,
-            self.written,
+            replace(
+                asked,
+                options=self._conjugating(lazily) if any(lazily) else self.options,
+                stream=library.stream(asked.stream, asked.handle.arrays.device),
+            ),
             arrays[: self.count],
-            self._conjugating(lazily) if any(lazily) else self.options,
             None if out is None else library.native(out),
             arrays[self.count] if len(arrays) > self.count else None,
-            self.scalars,
-            library.stream(self.stream, self.handle.arrays.device),
-            self.by,
         )
 
     def result_form(self, tensors: Sequence[Tensor]) -> tuple[tuple[int, ...], np.dtype[Any]]:
@@ -154,7 +139,12 @@ class Request:
         layouts = [self._packed(x) for x in tensors]
         c = layouts[self.count] if len(layouts) > self.count else None
         operation = operation_for(
-            self.handle.arrays, self.written, layouts[: self.count], self.options, None, c
+            self.asked.handle.arrays,
+            self.asked.written,
+            layouts[: self.count],
+            self.options,
+            None,
+            c,
         )
         return operation.output.tensor.extents, np.dtype(operation.output.tensor.dtype)
 
@@ -165,7 +155,7 @@ class Request:
         term, at, terms = self._term(at, tensors)
         shapes, operators = _shapes(terms), tuple(term._operators(len(terms)))
         cached = _gradient.__wrapped__ if _is_symbolic(shapes) else _gradient
-        found = cached(term.written, shapes, operators, at, self.library.conjugates)
+        found = cached(term.asked.written, shapes, operators, at, self.library.conjugates)
         return self.library.cast(term._product(found, cotangent, terms, "C", None), terms[at])
 
     def tangent(self, tangents: Sequence[Tensor | None], tensors: Sequence[Tensor]) -> Tensor:
@@ -176,7 +166,7 @@ class Request:
             if given is not None:
                 term, at, terms = self._term(place, tensors)
                 operators = tuple(term._operators(len(terms)))
-                found = _tangent(term.written, tuple(map(len, _shapes(terms))), operators, at)
+                found = _tangent(term.asked.written, tuple(map(len, _shapes(terms))), operators, at)
                 parts.append(term._product(found, given, terms, self.options.order, dtype))
         return reduce(add, parts)
 
@@ -191,9 +181,10 @@ class Request:
         axes = tuple(range(len(tensors[at].shape)))
         operators = None if self.options.operators is None else self.options.operators[at:]
         options = replace(self.options, operators=operators)
-        scalars = self.scalars[1], 0, 0
+        scalars = self.asked.scalars[1], 0, 0
         written = (axes,), axes
-        return replace(self, written=written, options=options, scalars=scalars), 0, tensors[at:]
+        addend = replace(self.asked, written=written, options=options, scalars=scalars)
+        return replace(self, asked=addend), 0, tensors[at:]
 
     def _product(
         self,
@@ -218,9 +209,12 @@ class Request:
             memory_limit=self.options.memory_limit,
             dtype=dtype,
         )
-        alpha = self.scalars[0].conjugate() if found.conjugates_alpha else self.scalars[0]
+        alpha, *_ = self.asked.scalars
+        if found.conjugates_alpha:
+            alpha = alpha.conjugate()
         written = tuple(modes), found.output
-        return evaluate(self.handle, written, factors, options, scalars=(found.scale * alpha, 0, 0))
+        scalars = found.scale * alpha, 0, 0
+        return evaluate(Asked(self.asked.handle, written, options, scalars), factors)
 
     # --- batches ------------------------------------------------------------------------------
 
@@ -247,7 +241,8 @@ class Request:
             form = replace(form, padding=_with(form.padding, place, (0, 0)))
         options = replace(self.options, form=form, slices=slices, same=())
         written = inputs, _with(expression.output, place, mode)
-        return replace(self, written=written, options=options), tensors, place
+        asked = replace(self.asked, written=written, options=options)
+        return replace(self, asked=asked), tensors, place
 
     def _batched_addend(self, c: Tensor, axis: int | None, size: int, place: int) -> Tensor:
         """C with the batch at an axis."""
@@ -266,21 +261,21 @@ class Request:
         """
         shared = handle_for(None, tensors)
         for name, given in (
-            ("handle", None if self.handle is shared else self.handle),
-            ("executor", self.by),
-            ("stream", self.stream),
+            ("handle", None if self.asked.handle is shared else self.asked.handle),
+            ("executor", self.asked.by),
+            ("stream", self.asked.stream),
         ):
             if given is not None:
                 raise NotSupportedError(
                     f"A transformed call, or one in a graph, has no {name} of its own."
                 )
-        written, slices = self.written, self.options.slices
+        written, slices = self.asked.written, self.options.slices
         if not isinstance(written, str):
             expression, slices = self._numbered(_shapes(tensors)[: self.count])
             written = expression.inputs, expression.output
         order = self._settled_order(tensors)
         options = replace(self.options, order=order, slices=slices, same=())
-        alpha, beta, gamma = map(_number, self.scalars)
+        alpha, beta, gamma = map(_number, self.asked.scalars)
         return text_of(written, options), alpha, beta, gamma
 
     @classmethod
@@ -296,7 +291,8 @@ class Request:
         written, options = request_of(text)
         options = replace(options, same=repeated(tensors[:count]))
         handle = handle_for(None, tensors)
-        return cls(library, handle, written, options, tuple(scalars), None, None, count)
+        alpha, beta, gamma = scalars
+        return cls(library, Asked(handle, written, options, (alpha, beta, gamma)), count)
 
     def _settled_order(self, tensors: Sequence[Tensor]) -> str:
         if self.options.layout == "A":
@@ -305,7 +301,7 @@ class Request:
 
     def _numbered(self, shapes: Sequence[tuple[int, ...]]) -> tuple[Expression, Cuts | None]:
         """The expression, and what slices there shall be, with the numbers of modes for labels."""
-        expression = resolve_notation(self.written, shapes)
+        expression = resolve_notation(self.asked.written, shapes)
         numbers: dict[str, Hashable] = {x: mode for mode, x in enumerate(expression.labels)}
         cuts = self.options.slices
         if cuts is not None:
@@ -333,7 +329,7 @@ class Request:
     def _symbolic_shape(self, tensors: Sequence[Tensor]) -> tuple[int, ...]:
         """The shape of the result where extents may be symbols."""
         shapes = _shapes(tensors)[: self.count]
-        expression = resolve_notation(self.written, shapes)
+        expression = resolve_notation(self.asked.written, shapes)
         extents = mode_extents(expression.inputs, shapes, expression.labels)
         shape = tuple(extents[mode] for mode in expression.output)
         padding = getattr(self.options.form, "padding", None) or [(0, 0)] * len(shape)

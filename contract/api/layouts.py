@@ -8,7 +8,6 @@ from contract.api.whole import whole
 from contract.arrays.libraries import library_of
 from contract.arrays.protocol import Array
 from contract.descriptors.expression import parse_layout
-from contract.descriptors.text import said
 from contract.errors import InvalidValueError
 from contract.logging import LOGGER, UNWATCHED
 from contract.session.handle import Handle, handle_for
@@ -31,7 +30,9 @@ def convert_layout(
     """
     handle = handle_for(handle, (x,))
     with (
-        LOGGER.call("convert_layout", said(convert_layout, locals()))
+        LOGGER.call(
+            "convert_layout", {"x": x, "source": source, "target": target, "stream": stream}
+        )
         if LOGGER.active
         else UNWATCHED
     ):

@@ -7,7 +7,7 @@ builds no strings.
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import NoneType
 from typing import Any, Literal
 
@@ -42,11 +42,11 @@ from contract.execution.bound_plan import (
     Call,
     check_output_type,
     describe,
-    fixed_bytes,
     is_castable,
     scalar_in,
-    usable,
 )
+from contract.execution.budget import Budget, fixed_bytes, usable
+from contract.execution.executor import Loaded
 from contract.session.handle import Handle
 from contract.slices.fitted_plans import Cuts, fitting_plan
 from contract.support.memory_size import ADDRESSABLE_BYTES, memory_amount, memory_bytes
@@ -197,41 +197,35 @@ def call_for(
     if runs:
         require_free(handle.arrays, fixed, "its result and copies of operands")
     limit = memory_bytes("memory_limit", options.memory_limit, handle.arrays.available_bytes)
-    within = partial(_call_within, handle, operation, options, copied, fixed, out, addend)
+    budget = Budget(limit, fixed)
     try:
-        return within(limit)
+        loaded = _plan_within(handle, operation, options, budget)
     except InsufficientWorkspaceError as error:
         free = handle.arrays.available_bytes()
         if free is None or (error.needed or 0) <= ADDRESSABLE_BYTES:
             raise
-        return within(usable(free))
+        budget = Budget(usable(free), fixed)
+        loaded = _plan_within(handle, operation, options, budget)
+    return Call(loaded, copied, budget, out, addend)
 
 
-def _call_within(
-    handle: Handle,
-    operation: OperationDescriptor,
-    options: Options,
-    copied: tuple[int, ...],
-    fixed: int,
-    out: Layout | None,
-    addend: Layout | None,
-    limit: int | None,
-) -> Call:
-    """The call, of which ``fixed`` bytes are needed whatever the plan, within a limit."""
-    preference = _preference(handle, options, fixed, limit)
+def _plan_within(
+    handle: Handle, operation: OperationDescriptor, options: Options, budget: Budget
+) -> Loaded:
+    """The plan, in slices where it has to be or shall be."""
+    preference = _preference(handle, options, budget)
     try:
         loaded = fitting_plan(handle, operation, preference, options.slices)
     except InsufficientWorkspaceError as error:
-        if limit is None:
+        if budget.limit is None:
             raise
-        raise _over_limit(fixed, error, limit) from None
-    if limit is not None and fixed > limit:
-        raise _over_limit(fixed, InsufficientWorkspaceError("", 0), limit)
-    smaller = partial(_call_within, handle, operation, options, copied, fixed, out, addend)
-    return Call(loaded, copied, limit, out, addend, None if options.slices else smaller)
+        sliced = None if error.sliced is None else budget.fixed + error.sliced
+        raise budget.over(budget.fixed + (error.needed or 0), sliced) from None
+    budget.require(budget.fixed)
+    return loaded
 
 
-def _preference(handle: Handle, options: Options, fixed: int, limit: int | None) -> PlanPreference:
+def _preference(handle: Handle, options: Options, budget: Budget) -> PlanPreference:
     """The caller's preference, or the handle's, under the limit of the call.
 
     What is not kept between calls cannot be tuned by them.
@@ -240,7 +234,7 @@ def _preference(handle: Handle, options: Options, fixed: int, limit: int | None)
     kept = handle.plans.capacity and given.cache_mode is not CacheMode.NONE
     autotune = given.autotune if kept else AutotuneMode.NONE
     path = path_of(handle, options)
-    limit = _left(limit, fixed, given.memory_limit)
+    limit = budget.left(given.memory_limit)
     if (path, limit, autotune) == (given.path, given.memory_limit, given.autotune):
         return given
     return replace(given, path=path, memory_limit=limit, autotune=autotune)
@@ -250,29 +244,6 @@ def path_of(handle: Handle, options: Options) -> Hashable:
     """The path asked for by the call, else by its preference, else by the handle's."""
     given = handle.preference if options.preference is None else options.preference
     return given.path if options.optimize == "auto" else options.optimize
-
-
-def _left(limit: int | None, fixed: int, beside: int | None) -> int | None:
-    """What a call's limit leaves for the plan, or the plan's own limit if that is less."""
-    if limit is None:
-        return beside
-    left = max(limit - fixed, 0)
-    return left if beside is None else min(left, beside)
-
-
-def _over_limit(
-    fixed: int, error: InsufficientWorkspaceError, limit: int
-) -> InsufficientWorkspaceError:
-    """The same for the whole call, which needs ``fixed`` bytes whatever its plan."""
-    needed = fixed + (error.needed or 0)
-    sliced = None if error.sliced is None else fixed + error.sliced
-    in_slices = "" if sliced is None else f", {sliced} bytes in the smallest slices found"
-    return InsufficientWorkspaceError(
-        f"The call needs {needed} bytes for its result and workspace{in_slices}; memory_limit is "
-        f"{limit} bytes.",
-        needed,
-        sliced,
-    )
 
 
 def resolve_notation(written: Written, shapes: Sequence[tuple[int, ...]]) -> Expression:

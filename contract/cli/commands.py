@@ -43,7 +43,7 @@ from contract.errors import CacheFileError, ContractError, InvalidValueError
 from contract.host.executor import HostExecutor
 from contract.machines.constants import constants
 from contract.machines.cpu import Cpu
-from contract.planner.planner import operation_extents
+from contract.planner.validation import operation_extents
 from contract.session.calibrating import Calibration, calibrated
 from contract.storage.calibration import calibration_path, write_calibration
 from contract.storage.plans import Record, identity_of, plan_files_in, read_plans

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import prod
-from operator import index
+from operator import index, mul
 from typing import Any
 
 from contract.descriptors.compute_types import (
@@ -161,10 +161,16 @@ def _require_hashable(name: str, value: Any) -> None:
         raise InvalidValueError(f"{name} is hashable, as keys are: it is {shown(value)}.") from None
 
 
+FAR_BELOW = ADDRESSABLE_BYTES >> 10  # elements
+
+
 def _require_addressable(tensor: TensorDescriptor) -> None:
     """InvalidValueError for a tensor that no array can be: offsets are numbers of 64 bits."""
-    elements = prod([extent for extent in tensor.extents if extent])
-    needed = max(elements, span(tensor.extents, tensor.steps)) * item_size(tensor.dtype)
+    extents, steps = tensor.extents, tensor.steps
+    most = prod([extent or 1 for extent in extents]), sum(map(mul, extents, map(abs, steps)))
+    if max(most) < FAR_BELOW:  # for nearly all tensors, and sooner than the exact number
+        return
+    needed = max(most[0], span(extents, steps)) * item_size(tensor.dtype)
     if needed > ADDRESSABLE_BYTES:
         raise InvalidValueError(
             f"A tensor has at most {ADDRESSABLE_BYTES} bytes: {tensor} has {needed}."

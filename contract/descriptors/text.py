@@ -3,10 +3,9 @@
 No value makes it raise, and none is read: of an array only the description is looked at.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from enum import Enum
-from inspect import CO_VARARGS
 from itertools import islice
 from numbers import Number
 from typing import Any
@@ -20,7 +19,7 @@ from contract.descriptors.operations import (
     TensorDescriptor,
 )
 
-__all__ = ["call_text", "notation", "operation_text", "said", "value_text"]
+__all__ = ["call_text", "notation", "operation_text", "value_text"]
 
 MOST_ITEMS = 32  # of a sequence
 MOST_LETTERS = 200  # of the representation of any other object
@@ -33,13 +32,6 @@ _SHORT = {
     **{f"complex{bits}": f"c{bits}" for bits in (64, 128, 192, 256)},
     "bfloat16": "bf16",
 }
-
-
-def said(verb: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call of ``verb``, of which ``names`` are the local ones."""
-    code = verb.__code__
-    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & CO_VARARGS)
-    return {name: names[name] for name in code.co_varnames[:count]}
 
 
 def call_text(arguments: Mapping[str, Any]) -> str:

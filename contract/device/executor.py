@@ -294,7 +294,7 @@ class DeviceExecutor:
             return calls
         assert isinstance(step, Gett)
         LOGGER.log(Level.HINT, f"no TMA, mma.sync instead: {refusal}")
-        return lower(plan, replace(step, share=None), self.architecture)
+        return lower(plan, replace(step, blocking=None), self.architecture)
 
     def _refusal(self, calls: Sequence[DeviceCall]) -> str:
         """Why the driver refuses a tensor map of the calls; empty where it does not."""

@@ -8,7 +8,6 @@ the way out.
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,13 +21,12 @@ from contract.arrays.protocol import (
     type_name,
 )
 from contract.descriptors.compute_types import is_complex, item_size
-from contract.descriptors.layout import span
 from contract.descriptors.operations import (
     ElementwiseOperation,
-    OperationDescriptor,
     TensorDescriptor,
 )
-from contract.errors import InsufficientWorkspaceError, InvalidValueError, UnsupportedTypeError
+from contract.errors import InvalidValueError, UnsupportedTypeError
+from contract.execution.budget import Budget, LackingMemoryError, copied_bytes, spanned_bytes
 from contract.execution.executor import Loaded, Scalars, observed
 from contract.execution.quiet import quietly
 from contract.logging import LOGGER, Level
@@ -41,15 +39,14 @@ __all__ = [
     "Call",
     "check_output_type",
     "describe",
-    "fixed_bytes",
     "is_castable",
     "scalar_in",
-    "usable",
 ]
 
 
 UNSCALED: Scalars = (1, 0, 0)  # alpha, beta and gamma of a call that has none of them
 Product = Callable[[Sequence[Array]], Array]  # inputs -> a new array
+UNBOUND = Budget()
 SMALL, LARGE = 2.0**-24, 2.0**24  # between them a number fits every type with a point
 
 
@@ -69,25 +66,23 @@ class Call:
     ``copied`` are the inputs that are copied into column-major order first, as C is where
     ``copies_addend``; ``apart``: the output cannot be written in place, whatever the operands.
     ``needed_bytes`` is all that a call allocates, ``fresh_bytes`` of it the result. Copies of
-    operands that are not aligned come on top: a layout does not tell. ``smaller`` makes a call for
-    the same that needs at most so many bytes.
+    operands that are not aligned come on top: a layout does not tell.
     """
 
     __slots__ = (
         "apart",
         "arrays",
+        "budget",
         "copied",
         "copies_addend",
         "fresh_bytes",
         "has_units",
         "in_place",
-        "limit",
         "loaded",
         "needed_bytes",
         "new_output",
         "reads_addend",
         "scalar",
-        "smaller",
         "straight",
         "unscaled",
     )
@@ -96,13 +91,12 @@ class Call:
         self,
         loaded: Loaded,
         copied: tuple[int, ...] = (),
-        limit: int | None = None,
+        budget: Budget = UNBOUND,
         out: Layout | None = None,
         addend: Layout | None = None,
-        smaller: "Callable[[int], Call] | None" = None,
     ) -> None:
         self.loaded = loaded
-        self.smaller = smaller
+        self.budget = budget
         self.arrays = loaded.arrays
         self.copied = copied
         self.apart = out is not None and not is_describable(out)
@@ -111,13 +105,12 @@ class Call:
         self.has_units = self.scalar.kind != "b"  # which 0 and 1 would promote to integers
         self.new_output = loaded.new_output
         operation = loaded.plan.operation
-        self.fresh_bytes = _spanned_bytes(operation.output.tensor)
-        self.limit = limit
-        self.needed_bytes = self.fresh_bytes + _copied_bytes(operation, copied, addend)
+        self.fresh_bytes = spanned_bytes(operation.output.tensor)
+        self.needed_bytes = self.fresh_bytes + copied_bytes(operation, copied, addend)
         self.needed_bytes += loaded.own_bytes + loaded.required_workspace + loaded.tile_bytes
         self.in_place = frozenset.intersection(*map(_in_place, loaded.plans))
         self.reads_addend = loaded.reads_addend
-        is_direct = limit is None and not (copied or self.apart or self.copies_addend)
+        is_direct = budget.limit is None and not (copied or self.apart or self.copies_addend)
         is_small = self.needed_bytes <= LARGE_BYTES
         self.straight = loaded.straight() if is_small and is_direct else None
         has_gamma = isinstance(operation, ElementwiseOperation) and len(operation.inputs) > 1
@@ -165,7 +158,7 @@ class Call:
         found = copy(self)
         found.loaded = loaded
         found.needed_bytes += loaded.required_workspace - self.loaded.required_workspace
-        self._check_limit(found.needed_bytes - self.fresh_bytes)
+        self.budget.require(found.needed_bytes - self.fresh_bytes)
         return found
 
     def _captured(
@@ -183,6 +176,12 @@ class Call:
                 workspace = None
             return call.perform(inputs, out, addend, scalars, workspace)
 
+    def require_memory(self) -> None:
+        """LackingMemoryError if fewer bytes are free than the call takes."""
+        free = self.arrays.available_bytes()
+        if free is not None and self.needed_bytes > free:
+            raise LackingMemoryError.of(self.needed_bytes, free)
+
     def perform(
         self,
         inputs: Sequence[Array],
@@ -191,13 +190,14 @@ class Call:
         scalars: Scalars,
         workspace: Array | None = None,
     ) -> Array:
-        """``into``, whether or not a graph is being captured."""
+        """``into``, whether or not a graph is being captured.
+
+        LackingMemoryError, before anything is done, if fewer bytes are free than it takes.
+        """
         if self.needed_bytes > LARGE_BYTES:
-            fitting = self._fitting()
-            if fitting is not self:
-                return fitting.perform(inputs, out, addend, scalars, workspace)
+            self.require_memory()
         scalars = self._in_scalar_type(scalars)
-        if self.limit is not None:
+        if self.budget.limit is not None:
             self._check_unaligned(inputs, self.fresh_bytes if out is None else 0)
         if self.copied:
             inputs = self._described(inputs)
@@ -206,7 +206,7 @@ class Call:
         if out is not None and not self._must_be_apart(out, inputs, addend):
             self._run(inputs, out, addend, scalars, workspace)
             return out
-        self._check_limit(self.needed_bytes)
+        self.budget.require(self.needed_bytes)
         output = self.new_output()
         self._run(inputs, output, addend, scalars, workspace)
         if out is None:
@@ -290,7 +290,7 @@ class Call:
 
     def _within_limit(self, product: Product) -> Product:
         """``product``; where there is a limit, after a look at the operands."""
-        if self.limit is None:
+        if self.budget.limit is None:
             return product
 
         def checked(inputs: Sequence[Array]) -> Array:
@@ -303,38 +303,7 @@ class Call:
         """Refuse what takes too much beside a new result with copies of operands."""
         copied = sum(x.nbytes for x in inputs if not self.arrays.is_aligned(x))
         if copied:
-            self._check_limit(copied + self.needed_bytes - self.fresh_bytes + fresh)
-
-    def _check_limit(self, needed: int) -> None:
-        if self.limit is not None and needed > self.limit:
-            raise InsufficientWorkspaceError(
-                f"The call needs {needed} bytes for its result and workspace, memory_limit is "
-                f"{self.limit} bytes."
-            )
-
-    def _fitting(self) -> "Call":
-        """This call, or one that does with the memory that is free."""
-        if self.needed_bytes <= LARGE_BYTES:
-            return self
-        free = self.arrays.available_bytes()
-        if free is None or self.needed_bytes <= free:
-            return self
-        in_slices = ""
-        if self.smaller is not None:
-            try:
-                return self.smaller(usable(free))
-            except InsufficientWorkspaceError as error:
-                in_slices = f", {error.sliced} bytes in slices" if error.sliced else ""
-        raise InsufficientWorkspaceError(
-            f"The call needs {self.needed_bytes} bytes for its result and workspace{in_slices}; "
-            f"{free} bytes are free."
-        )
-
-
-def usable(free: int) -> int:
-    """What is left for others is an eighth; few different values, for plans are kept by them."""
-    step = 1 << max(free.bit_length() - 4, 0)
-    return (free - free // 8) // step * step
+            self.budget.require(copied + self.needed_bytes - self.fresh_bytes + fresh)
 
 
 class BoundCall(NamedTuple):
@@ -361,31 +330,6 @@ class BoundCall(NamedTuple):
         """The result in ``out``, else where the call has it."""
         out = self.out if out is None else out
         return self.call.perform(self.inputs, out, self.addend, self.scalars)
-
-
-def fixed_bytes(
-    operation: OperationDescriptor,
-    copied: Sequence[int],
-    out: Layout | None,
-    addend: Layout | None,
-) -> int:
-    """What a call allocates whatever its plan: a new result, copies of what is not describable."""
-    needed = _spanned_bytes(operation.output.tensor) if out is None else 0
-    return needed + _copied_bytes(operation, copied, addend)
-
-
-def _copied_bytes(
-    operation: OperationDescriptor, copied: Sequence[int], addend: Layout | None
-) -> int:
-    needed = sum([operation.inputs[at].tensor.packed_bytes for at in copied])
-    if addend is not None and not is_describable(addend):
-        needed += prod(addend.shape) * addend.dtype.itemsize
-    return needed
-
-
-def _spanned_bytes(tensor: TensorDescriptor) -> int:
-    """What a new array of the tensor's strides takes; a result that is made apart has those."""
-    return span(tensor.extents, tensor.steps) * item_size(tensor.dtype)
 
 
 def scalar_in(dtype: np.dtype[Any], name: str, value: Any) -> Any:

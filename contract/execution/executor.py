@@ -11,7 +11,7 @@ from contract.descriptors.text import operation_text
 from contract.execution.compiled_code import Kernel
 from contract.logging import LOGGER, Level, Ranges
 from contract.machines.machine import Identity, Machine
-from contract.plan.steps import Gemm, Gett, Plan, Step
+from contract.plan.steps import Gemm, Gett, Panels, Plan, Step
 from contract.support.memory_size import ADDRESSABLE_BYTES
 
 __all__ = [
@@ -185,9 +185,9 @@ def _plan_bytes(plan: Plan) -> int:
 def _step_bytes(step: Step) -> int:
     if isinstance(step, Gemm) or _points(step) <= FEW_ELEMENTS:
         return STEP_BYTES
-    if not isinstance(step, Gett) or step.panels is None:
+    if not isinstance(step, Gett) or not isinstance(step.blocking, Panels):
         return STEP_BYTES + KERNEL_BYTES
-    sizes = [(loop.extent, n) for loop, n in zip(step.loops, step.panels.blocks, strict=True)]
+    sizes = [(loop.extent, n) for loop, n in zip(step.loops, step.blocking.blocks, strict=True)]
     shapes = prod(1 + bool(extent % n) for extent, n in sizes)
     return STEP_BYTES + SHAPE_BYTES * shapes + BLOCK_BYTES * prod(ceil(x / n) for x, n in sizes)
 

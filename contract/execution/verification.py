@@ -50,7 +50,8 @@ from contract.planner.device.boxes import boxed, cuts
 from contract.planner.device.hopper_model import hopper_shares
 from contract.planner.device.problem import held_by, problem_of
 from contract.planner.host.tiles import PACKED, TILED
-from contract.planner.planner import addend_alone, operation_extents
+from contract.planner.network import addend_alone
+from contract.planner.validation import operation_extents
 
 __all__ = ["check_plan", "verify"]
 
@@ -414,15 +415,11 @@ def _check_matrix(rows: Sequence[Loop], columns: Sequence[Loop], stride: Stride)
 
 
 def _check_gett(plan: Plan, step: Gett) -> None:
-    if step.tiles is not None:
-        _equal(
-            "The panels and the share of a Gett by tiles", (step.panels, step.share), (None, None)
-        )
-        _check_tiles(plan, step, step.tiles)
-    if step.panels is not None:
-        _equal("The share of a Gett with panels", step.share, None)
-        _check_panels(plan, step, step.panels)
-    match step.share:
+    match step.blocking:
+        case Tiles() as tiled:
+            _check_tiles(plan, step, tiled)
+        case Panels() as panels:
+            _check_panels(plan, step, panels)
         case Share() as share:
             _check_share(plan, step, share)
         case HopperShare() as share:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from contract.plan.steps import Gemm, Gett, Plan, Step
-from contract.planner.planner import operation_extents
+from contract.planner.validation import operation_extents
 
 __all__ = ["Scaling", "scaling_of", "step_modes"]
 

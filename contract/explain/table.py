@@ -4,7 +4,17 @@ from collections.abc import Iterator, Sequence
 
 from contract.descriptors.text import notation
 from contract.explain.scaling import Scaling, scaling_of, step_modes
-from contract.plan.steps import Candidate, Decision, Gemm, Gett, Plan, modes_text, step_flops
+from contract.plan.steps import (
+    Candidate,
+    Decision,
+    Gemm,
+    Gett,
+    Panels,
+    Plan,
+    Tiles,
+    modes_text,
+    step_flops,
+)
 from contract.support.text import Row, aligned, count, numbers, seconds
 
 __all__ = ["explain"]
@@ -64,9 +74,8 @@ def _work(flops: int, duration: float) -> tuple[str, str, str]:
 def _loop_rows(plan: Plan, step: Gemm | Gett) -> Iterator[Row]:
     yield ("kind", "modes", "extent", "A", "B", "D", "block")
     blocks: Sequence[int] = [loop.extent for loop in step.loops]
-    blocked = (step.panels or step.tiles) if isinstance(step, Gett) else None
-    if blocked is not None:
-        blocks = blocked.blocks
+    if isinstance(step, Gett) and isinstance(step.blocking, Panels | Tiles):
+        blocks = step.blocking.blocks
     for loop, block in zip(step.loops, blocks, strict=True):
         strides = (str(stride) if stride else "-" for stride in (loop.a, loop.b, loop.d))
         yield (

@@ -53,6 +53,7 @@ from contract.plan.steps import (
     Gemm,
     Gett,
     Kind,
+    Panels,
     Permute,
     Plan,
     Reduce,
@@ -60,6 +61,7 @@ from contract.plan.steps import (
     Slot,
     Source,
     Step,
+    Tiles,
     View,
     step_text,
 )
@@ -397,7 +399,7 @@ class HostExecutor:
         match step:
             case Gemm():
                 return _Part(step, "BLAS", prepare_gemm(plan, step, self.workers))
-            case Gett(panels=None) if is_small(step):
+            case Gett() if is_small(step) and not isinstance(step.blocking, Panels):
                 return _Part(step, "numpy", prepare_small(plan, step))
             case Gett():
                 return self._prepare_gett(plan, step, kernels)
@@ -420,7 +422,7 @@ class HostExecutor:
                 own, family = small_pass_bytes(plan, step), self._numpy.name
             case Gemm():
                 own, family = scaling_bytes(plan, step), "BLAS"
-            case Gett(panels=None) if is_small(step):
+            case Gett() if is_small(step) and not isinstance(step.blocking, Panels):
                 own, family = small_product_bytes(plan, step), "numpy"
             case _:
                 return self._prepare(plan, step, kernels)
@@ -430,12 +432,12 @@ class HostExecutor:
     def _prepare_gett(self, plan: Plan, step: Gett, kernels: HostKernels) -> _Part:
         """By panels or tiles, or loop by loop: that is always right."""
         family = self._numpy if is_small(step) else kernels
-        if step.tiles is not None:
+        if isinstance(step.blocking, Tiles):
             fill = self._filling(plan, step, kernels)
             prepared = prepare_tiles(plan, step, kernels, self.workers, fill)
             if prepared is not None:
                 return _Part(step, kernels.name, prepared)
-        if step.panels is not None:
+        if isinstance(step.blocking, Panels):
             prepared = prepare_panels(plan, step, family, self.workers)
             return _Part(step, f"{family.name}+BLAS", prepared)
         return _Part(step, family.name, prepare_loops(plan, step, family, self.workers))

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from enum import auto
 from itertools import count
 from math import prod
-from operator import attrgetter, itemgetter
-from typing import Any, TypeVar, assert_never
+from operator import attrgetter
+from typing import NamedTuple, TypeVar, assert_never
 
 from contract.descriptors.compute_types import ComputeType
 from contract.descriptors.operations import Algo, TensorDescriptor
@@ -21,6 +21,7 @@ from contract.plan.steps import (
     Gett,
     Kind,
     Loop,
+    PassStep,
     Permute,
     Reduce,
     Scalar,
@@ -54,12 +55,12 @@ __all__ = [
     "makes_matrix",
     "named",
     "product_step",
+    "renumbered",
     "run_length",
 ]
 
 Stride = Callable[[Loop], int]
 ProductStep = TypeVar("ProductStep", Gemm, Gett)
-PassStep = TypeVar("PassStep", Permute, Elementwise, Reduce)
 _EXTENT: Callable[[Loop], int] = attrgetter("extent")
 STRIDE_A: Stride = attrgetter("a")
 STRIDE_B: Stride = attrgetter("b")
@@ -67,8 +68,7 @@ STRIDE_D: Stride = attrgetter("d")
 STRIDE_C: Stride = attrgetter("c")
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """A tensor in the course of planning: a slot, its distinct modes and their strides.
 
     Its address is a multiple of ``alignment`` bytes: that of a temporary if nothing else is said.
@@ -108,8 +108,7 @@ class Term:
         return dict(zip(self.modes, self.strides, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class ProductProblem:
+class ProductProblem(NamedTuple):
     """d = [alpha *] a * b [+ beta * c], formed in ``dtype``; new slots count from ``next_slot``.
 
     ``scaled`` says whether alpha belongs to this product; its d is then the result. ``compute``
@@ -141,8 +140,7 @@ class Search(Choice):
     BRIEF = auto()  # nor those that most often do
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """Steps that solve a problem, the temporaries they need, and what the model predicts.
 
     ``copying`` of the seconds are spent on permutations.
@@ -182,18 +180,21 @@ class _Names:
                 c = None if step.c is None else self.slot(step.c)
                 a, b, d = self.slot(step.a), self.slot(step.b), self.slot(step.d)
                 return replace(step, a=a, b=b, d=d, c=c, loops=loops)
-            case Elementwise():
-                sources = tuple(map(self._source, step.sources))
-                return self._pass(replace(step, sources=sources))
-            case Permute():
-                return self._pass(replace(step, source=self._source(step.source)))
-            case Reduce():
-                addend = None if step.addend is None else self._source(step.addend)
-                return self._pass(replace(step, source=self._source(step.source), addend=addend))
+            case Elementwise() | Permute() | Reduce():
+                return self.pass_named(step)
         assert_never(step)
 
-    def _pass(self, step: PassStep) -> PassStep:
-        return replace(step, target=self._view(step.target), modes=self._modes(step.modes))
+    def pass_named(self, step: PassStep) -> PassStep:
+        """The same of a step that is no product."""
+        target, modes = self._view(step.target), self._modes(step.modes)
+        if isinstance(step, Elementwise):
+            sources = tuple(map(self._source, step.sources))
+            return replace(step, target=target, modes=modes, sources=sources)
+        source = self._source(step.source)
+        if isinstance(step, Permute):
+            return replace(step, target=target, modes=modes, source=source)
+        addend = None if step.addend is None else self._source(step.addend)
+        return replace(step, target=target, modes=modes, source=source, addend=addend)
 
     def _loop(self, loop: Loop) -> Loop:
         modes = self._modes(loop.modes)
@@ -241,6 +242,12 @@ def named(
     return tuple(map(names.named, steps))
 
 
+def renumbered(step: PassStep, slots: Mapping[int, int]) -> PassStep:
+    """The step on other slots where ``slots`` has them."""
+    modes = {mode: mode for mode in step.modes}
+    return _Names(slots, modes, 0).pass_named(step)
+
+
 # --- the table of loops -----------------------------------------------------------------------
 
 
@@ -260,12 +267,18 @@ def loop_table(
         kind = _KINDS.get((fast in a, fast in b, fast in d), Kind.K)
         extent = extents[fast] if len(modes) == 1 else prod([extents[mode] for mode in modes])
         strides = a.get(fast, 0), b.get(fast, 0), d.get(fast, 0), c.get(fast, 0)
-        loops.append((sum(map(abs, strides)), Loop(kind, extent, *strides, modes)))
-    loops.sort(key=_FIRST, reverse=True)
-    fused = _fused([loop for _, loop in loops])
-    table = [((_RANKS[x.kind], abs(x.d), abs(x.a)), x) for x in fused]
-    table.sort(key=_FIRST)
-    return tuple([loop for _, loop in table])
+        loops.append(Loop(kind, extent, *strides, modes))
+    loops.sort(key=_reach, reverse=True)
+    return tuple(sorted(_fused(loops), key=_place))
+
+
+def _reach(loop: Loop) -> int:
+    _, _, a, b, d, c, _ = loop
+    return abs(a) + abs(b) + abs(d) + abs(c)
+
+
+def _place(loop: Loop) -> tuple[int, int, int]:
+    return _RANKS[loop.kind], abs(loop.d), abs(loop.a)
 
 
 # By whether A, B and D have the mode. One of a single operand is of kind k too: the other has
@@ -278,7 +291,6 @@ _KINDS = {
 
 
 _RANKS = {Kind.K: 0, Kind.BATCH: 1, Kind.M: 2, Kind.N: 3}
-_FIRST: Callable[[tuple[Any, ...]], Any] = itemgetter(0)
 
 
 def _fused(loops: Iterable[Loop]) -> list[Loop]:
@@ -289,11 +301,11 @@ def _fused(loops: Iterable[Loop]) -> list[Loop]:
     """
     found: dict[tuple[Kind, int, int, int, int], list[Loop]] = {}
     for inner in loops:
-        kind, n, a, b, d, c = inner.kind, inner.extent, inner.a, inner.b, inner.d, inner.c
+        kind, n, a, b, d, c, modes = inner
         outer = found.get((kind, n * a, n * b, n * d, n * c))
         if outer:
             joined = outer.pop(0)
-            inner = Loop(kind, n * joined.extent, a, b, d, c, inner.modes + joined.modes)
+            inner = Loop(kind, n * joined.extent, a, b, d, c, modes + joined.modes)
         found.setdefault((kind, a, b, d, c), []).append(inner)
     return [loop for alike in found.values() for loop in alike]
 

@@ -7,6 +7,7 @@ kinds of steps, and every executor, the explainer and the workspace read the sam
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import NamedTuple
 
 from contract.descriptors.compute_types import ComputeType, is_complex
 from contract.descriptors.operations import (
@@ -22,6 +23,7 @@ from contract.support.choices import Choice
 from contract.support.text import Row, aligned, count, ratio, seconds
 
 __all__ = [
+    "Blocking",
     "Candidate",
     "Decision",
     "Elementwise",
@@ -30,6 +32,7 @@ __all__ = [
     "Kind",
     "Loop",
     "Panels",
+    "PassStep",
     "Permute",
     "Plan",
     "Product",
@@ -72,8 +75,7 @@ class Slot:
         return self.tensor.packed_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """Slot ``slot`` seen through ``strides`` (elements, one for each dimension of the step)."""
 
     slot: int
@@ -88,8 +90,7 @@ class Scalar(Choice):
     GAMMA = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """[scalar *] op(view), read by a step; a scalar of 0 means that the view is not read."""
 
     view: View
@@ -154,8 +155,7 @@ class Kind(Choice):
     K = "k"
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(NamedTuple):
     """One loop of a product: ``extent`` and the strides in A, B, D and C (elements).
 
     ``modes`` are the modes fused into the loop, fastest first.
@@ -211,6 +211,9 @@ class Tiles:
     keeps: bool = False
 
 
+Blocking = Panels | Tiles | Share | HopperShare
+
+
 @dataclass(frozen=True, slots=True)
 class Product:
     """D[l,m,n] = [alpha *] sum_k opA(A[l,m,k]) * opB(B[l,k,n]) [+ beta * opC(C[l,m,n])].
@@ -249,16 +252,15 @@ class Gemm(Product):
 class Gett(Product):
     """A product on arbitrary strides.
 
-    On the host by panels that BLAS multiplies, by tiles of our own, or, with neither, loop by
-    loop; on a GPU by tiles, of which ``share`` says how blocks share them.
+    On the host by panels that BLAS multiplies, by tiles of our own, or, without blocking, loop by
+    loop; on a GPU by tiles that blocks of threads share.
     """
 
-    panels: Panels | None = None
-    share: Share | HopperShare | None = None
-    tiles: Tiles | None = None
+    blocking: Blocking | None = None
 
 
-Step = Permute | Elementwise | Reduce | Gemm | Gett
+PassStep = Permute | Elementwise | Reduce  # what is done once to every element
+Step = PassStep | Gemm | Gett
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +425,7 @@ def step_bytes(plan: Plan, step: Step) -> int:
     return sum(plan.slots[slot].bytes for slot in step_slots(step))
 
 
-def _sources(step: Permute | Elementwise | Reduce) -> tuple[Source, ...]:
+def _sources(step: PassStep) -> tuple[Source, ...]:
     match step:
         case Permute():
             return (step.source,)
@@ -479,8 +481,8 @@ def _step_row(plan: Plan, at: int, chosen: Candidate) -> Row:
 def _kind(step: Step) -> str:
     name = type(step).__name__
     if isinstance(step, Gett):
-        tiled = step.share is not None or step.tiles is not None
-        return f"{name} {'panels' if step.panels else 'tiles' if tiled else 'loops'}"
+        ways = {Panels: "panels", type(None): "loops"}
+        return f"{name} {ways.get(type(step.blocking), 'tiles')}"
     if isinstance(step, Reduce) and step.operator is not BinaryOperator.ADD:
         return f"{name} {step.operator.value}"
     return name
@@ -500,7 +502,7 @@ def _sides(plan: Plan, step: Step) -> tuple[str, str]:
             return "  ".join(_joined(sources, step)) or "0", _target(plan, step)
 
 
-def _joined(sources: list[str], step: Permute | Reduce | Elementwise) -> Iterator[str]:
+def _joined(sources: list[str], step: PassStep) -> Iterator[str]:
     """The operands with what combines them; a product needs no sign."""
     signs = {BinaryOperator.ADD: "+ ", BinaryOperator.MUL: ""}
     yield from sources[:1]
@@ -509,11 +511,11 @@ def _joined(sources: list[str], step: Permute | Reduce | Elementwise) -> Iterato
         yield signs.get(operator, f"{operator.value} ") + source
 
 
-def _target(plan: Plan, step: Permute | Reduce | Elementwise) -> str:
+def _target(plan: Plan, step: PassStep) -> str:
     return _view(plan, step.target, step)
 
 
-def _source(plan: Plan, source: Source, step: Permute | Reduce | Elementwise) -> str:
+def _source(plan: Plan, source: Source, step: PassStep) -> str:
     return _operator(source.operator, _view(plan, source.view, step))
 
 
@@ -521,7 +523,7 @@ def _operator(operator: Operator, text: str) -> str:
     return text if operator is Operator.IDENTITY else f"{operator.value}({text})"
 
 
-def _view(plan: Plan, view: View, step: Permute | Reduce | Elementwise) -> str:
+def _view(plan: Plan, view: View, step: PassStep) -> str:
     dimensions = zip(step.modes, step.extents, view.strides, strict=False)
     return _named(plan, view.slot, [((mode,), n, stride) for mode, n, stride in dimensions])
 

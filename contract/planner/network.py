@@ -1,487 +1,526 @@
-"""N operands as pairs: in which order, which of them are the same, and in which mode orders.
+"""The tensors of an operation -> what is done with them, in order, and the temporaries between.
 
-Everything here is arithmetic on modes. The memory order of an intermediate is free, and the order
-that is cheapest to write may be the wrong one to read: ``mode_orders`` weighs both over the whole
-tree of pairs.
+A mode that only one operand has and the output has not is summed before anything else; a mode of
+stride 0 is dropped where another operand has it. N operands become pairs along a path. How a pair
+is multiplied is left open.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain, pairwise, product
-from math import inf, prod
-from operator import attrgetter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+from typing import NamedTuple
 
-from contract.planner.paths import Pair, is_slight
+from contract.descriptors.compute_types import is_complex, item_size, real_of
+from contract.descriptors.layout import diagonal, packed_strides
+from contract.descriptors.operations import (
+    Algo,
+    Contraction,
+    ElementwiseOperation,
+    Operand,
+    OperationDescriptor,
+    PlanPreference,
+    Reduction,
+    TensorDescriptor,
+)
+from contract.descriptors.operators import BinaryOperator, Operator
+from contract.errors import InvalidValueError
+from contract.machines.cpu import Cpu
+from contract.machines.machine import Machine
+from contract.plan.products import Term
+from contract.plan.steps import (
+    Elementwise,
+    PassStep,
+    Permute,
+    Reduce,
+    Scalar,
+    Slot,
+    SlotKind,
+    Source,
+    View,
+)
+from contract.plan.workspace import rounded
+from contract.planner.mode_orders import MemoryOrder, mode_orders
+from contract.planner.pairs import Twin, scheduled, twins, unformed
+from contract.planner.paths import Pair, Path, contraction_path, counted, pairs_along
+from contract.planner.validation import Tensors
 
-__all__ = ["MemoryOrder", "Twin", "mode_orders", "scheduled", "twins", "unformed"]
+__all__ = ["Multiply", "Network", "Pass", "Tree", "addend_alone", "is_plain", "network_of"]
 
-Order = tuple[int, ...]  # modes, the fastest first
-Modes = frozenset[int]
-
-# Costs are in elements that are copied once: a call takes as long as copying CALL elements, one
-# more product in a batch as long as PRODUCT, and BLAS brings the matrix that all products of the
-# batch share into its own order again, REPACKING elements as one.
-CALL = 1000
-PRODUCT = 300
-REPACKING = 4
-KEPT_ORDERS = 5  # of an intermediate; those that are read alike count once
-KEPT_SLIGHT = 2  # in a network of which calls take more time than arithmetic
-
-
-# --- the order of products --------------------------------------------------------------------
-
-
-def scheduled(pairs: Sequence[Pair], count: int, size: Callable[[Modes], int]) -> tuple[Pair, ...]:
-    """The same pairs of ``count`` operands such that little memory is alive at once.
-
-    Of two factors the one comes first that needs more memory beyond its result than the other.
-    """
-    if len(pairs) < 3:
-        return tuple(pairs)  # the second needs the first
-    sizes = [0] * count + [size(pair.modes) for pair in pairs]
-    peaks = [0] * count
-    for at, pair in enumerate(pairs):
-        first, second = _frugal(pair, sizes, peaks)
-        whole = sizes[first] + sizes[second] + sizes[count + at]
-        peaks.append(max(peaks[first], sizes[first] + peaks[second], whole))
-    number = {leaf: leaf for leaf in range(count)}
-    found: list[Pair] = []
-    for node in _factors_first(pairs, count, lambda pair: _frugal(pair, sizes, peaks)):
-        pair = pairs[node - count]
-        number[node] = count + len(found)
-        found.append(Pair(number[pair.left], number[pair.right], pair.modes))
-    return tuple(found)
+# Which scalar belongs to which operand of an elementwise operation.
+_SCALARS = {2: (Scalar.ALPHA, Scalar.GAMMA), 3: (Scalar.ALPHA, Scalar.BETA, Scalar.GAMMA)}
+_ONCE = "every element read once"
 
 
-def _frugal(pair: Pair, sizes: Sequence[int], peaks: Sequence[int]) -> tuple[int, int]:
-    left, right = pair.left, pair.right
-    if peaks[left] - sizes[left] >= peaks[right] - sizes[right]:
-        return left, right
-    return right, left
+class Pass(NamedTuple):
+    """A step of which there is one form, and why it is there."""
+
+    step: PassStep
+    reason: str
 
 
-def _factors_first(
-    pairs: Sequence[Pair], count: int, factors: Callable[[Pair], tuple[int, int]]
-) -> Iterator[int]:
-    """The results of all pairs, each after its factors, in their order."""
-    waiting = [(count + len(pairs) - 1, False)]
-    while waiting:
-        node, ready = waiting.pop()
-        if node < count:
-            continue
-        if ready:
-            yield node
-            continue
-        first, second = factors(pairs[node - count])
-        waiting += [(node, True), (second, False), (first, False)]
+class Multiply(NamedTuple):
+    """d = [alpha *] a * b [+ beta * c], in one of several ways."""
+
+    a: Term
+    b: Term
+    d: Term
+    c: Term | None
+    scaled: bool
 
 
-# --- what is computed once --------------------------------------------------------------------
+Task = Pass | Multiply
 
 
-@dataclass(frozen=True, slots=True)
-class Twin:
-    """A result that equals result ``source``; ``modes`` maps the modes there to those here."""
+class Tree(NamedTuple):
+    """Products in order, the mode orders of their results, and which repeat an earlier one.
 
-    source: int
-    modes: Mapping[int, int]
-
-
-def twins(
-    pairs: Sequence[Pair], leaves: Sequence[tuple[Hashable, Sequence[int]]]
-) -> dict[int, Twin]:
-    """The results that repeat an earlier one under other names of modes.
-
-    A leaf is what it is (leaves that are equal hold the same elements) and its modes, one for
-    each dimension. Two results are the same if they have the same factors, wired alike.
-    """
-    numbers: dict[Hashable, int] = {}
-    identities = [(numbers.setdefault(what, len(numbers)), tuple(modes)) for what, modes in leaves]
-    known: dict[int, int] = {}
-    found: dict[int, Twin] = {}
-    for node, pair in enumerate(pairs, len(leaves)):
-        key, modes = _wiring(pair, *sorted((identities[pair.left], identities[pair.right])))
-        identity = numbers.setdefault(key, len(numbers))
-        identities.append((identity, modes))
-        source = known.setdefault(identity, node)
-        if source != node:
-            found[node] = Twin(source, dict(zip(identities[source][1], modes, strict=True)))
-    return found
-
-
-def _wiring(pair: Pair, one: tuple[int, Order], other: tuple[int, Order]) -> tuple[Hashable, Order]:
-    """What a product is, whatever its modes are called; and its modes in an order of their own."""
-    numbers: dict[int, int] = {}
-    wires = tuple(numbers.setdefault(mode, len(numbers)) for mode in (*one[1], *other[1]))
-    kept = tuple(mode for mode in numbers if mode in pair.modes)
-    return (one[0], other[0], wires, tuple(numbers[mode] for mode in kept)), kept
-
-
-# --- what is not formed -----------------------------------------------------------------------
-
-LARGE = 4  # a result of that part of its reader's is worth a pass over memory
-
-
-def unformed(
-    pairs: Sequence[Pair], leaves: Sequence[Modes], size: Callable[[Modes], int]
-) -> frozenset[int]:
-    """Results without sums that are read by a product without sums, which then has three factors.
-
-    One that is much smaller than what is made of it is formed all the same: it saves work.
-    """
-    modes = [*leaves, *(pair.modes for pair in pairs)]
-    count = len(leaves)
-    plain = {
-        node
-        for node, pair in enumerate(pairs, count)
-        if modes[pair.left] | modes[pair.right] == pair.modes
-    }
-    found: set[int] = set()
-    for node in sorted(plain, reverse=True):
-        pair = pairs[node - count]
-        factors = [each for each in (pair.left, pair.right) if each in plain]
-        if node not in found and factors:
-            largest = max(factors, key=lambda each: size(modes[each]))
-            if LARGE * size(modes[largest]) >= size(pair.modes):
-                found.add(largest)
-    return frozenset(found)
-
-
-# --- mode orders --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryOrder:
-    """A tensor in memory: its modes, fastest first; after those in ``gaps`` memory is left out."""
-
-    order: Order
-    gaps: Modes = frozenset()
-    after: Mapping[int, int] = field(init=False, compare=False)  # continues where a mode ends
-
-    def __post_init__(self) -> None:
-        joined = {x: y for x, y in pairwise(self.order) if x not in self.gaps}
-        object.__setattr__(self, "after", joined)
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """A layout of a result, what it takes to have it, and which layouts of the factors."""
-
-    layout: MemoryOrder
-    cost: float = 0.0
-    a: int = 0
-    b: int = 0
-
-
-_COST: Callable[[_Candidate], float] = attrgetter("cost")
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """What the next product does with the modes of a result: kept, summed, shared by all.
-
-    ``partner`` is the other factor's layout where that is known.
+    ``path`` is the order of products as opt_einsum writes it.
     """
 
-    kept: Modes = frozenset()
-    summed: Modes = frozenset()
-    partner: MemoryOrder | None = None
+    path: Path
+    pairs: tuple[Pair, ...]
+    orders: tuple[tuple[int, ...], ...]
+    same: Mapping[int, Twin]
 
 
-def mode_orders(
-    leaves: Sequence[MemoryOrder],
-    pairs: Sequence[Pair],
-    extents: Sequence[int],
-    target: MemoryOrder | None,
-    same: Mapping[int, Twin],
-) -> tuple[Order, ...]:
-    """A memory order for the result of each pair, fastest mode first; ``target`` is the last's.
+class Network(NamedTuple):
+    """Tasks in order; the first ``given`` of ``slots`` are the operation's, others temporaries."""
 
-    Found by a dynamic program over the tree: for every result a few orders, each with the least
-    elements that have to be copied on the way to it. What repeats an earlier result (``same``)
-    lies as that does.
+    given: int
+    slots: tuple[Slot, ...]
+    tasks: tuple[Task, ...]
+    tree: Tree | None  # None: nothing is multiplied
+
+
+def network_of(
+    operation: OperationDescriptor,
+    tensors: Tensors,
+    preference: PlanPreference,
+    machine: Machine,
+    tree: Tree | None = None,
+) -> Network:
+    """From the inputs to the output; ``tree``: as found before, for a plan of another rank."""
+    plain = is_plain(preference)
+    far = machine.panel_bytes[-1] if isinstance(machine, Cpu) and plain else None
+    limits = _Limits(preference.temporary_limit, far, plain)
+    draft = _Draft(tensors, limits, [*tensors.slots], [], tree)
+    if 0 not in operation.output.tensor.extents:  # else there is nothing to do
+        match operation:
+            case ElementwiseOperation():
+                _combine(draft, operation)
+            case Reduction():
+                _reduce(draft, operation)
+            case Contraction():
+                _contract_all(draft, operation, preference.path)
+    return Network(len(tensors.slots), tuple(draft.slots), tuple(draft.tasks), draft.tree)
+
+
+def is_plain(preference: PlanPreference) -> bool:
+    """Whether neither an algorithm nor a rank is asked for."""
+    return preference.algo is Algo.DEFAULT and preference.kernel_rank == 0
+
+
+def addend_alone(operation: OperationDescriptor, output: TensorDescriptor) -> Elementwise:
+    """D = beta * op(C), or zeros, where D lies as ``output``; its repeated modes stay apart."""
+    slot = len(operation.inputs)
+    modes, addend = operation.output.modes, operation.addend
+    sources: tuple[Source, ...] = ()
+    if addend is not None:
+        strides = tuple(addend.tensor.steps[at] for at in _places(addend.modes, modes))
+        sources = (Source(View(slot + 1, strides), addend.operator, Scalar.BETA),)
+    target, dtype = View(slot, output.steps), operation.rule.accumulator
+    return Elementwise(sources, (), target, output.extents, modes, dtype)
+
+
+def _places(modes: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    """The dimension of each wanted mode; a repeated mode takes its dimensions in turn."""
+    left = list(enumerate(modes))
+    places = []
+    for mode in wanted:
+        found = next(pair for pair in left if pair[1] == mode)
+        left.remove(found)
+        places.append(found[0])
+    return places
+
+
+# --- slots and tasks --------------------------------------------------------------------------
+
+
+class _Limits(NamedTuple):
+    """What bears on the tasks.
+
+    Temporaries take at most ``temporary`` bytes. Operands of more than ``far`` bytes may be copied
+    to lie along a result. Unless it is ``plain``, every product is formed. None: no bound.
     """
-    count = len(leaves)
-    modes = [*[frozenset(leaf.order) for leaf in leaves], *[pair.modes for pair in pairs]]
-    if _are_matrices(modes, pairs):
-        return _matrices(leaves, pairs, target)
-    readers = _readers(leaves, pairs, modes)
-    death = _deaths(pairs, count, target)
-    slight = is_slight(modes[:count], pairs, extents)
-    kept = KEPT_SLIGHT if slight else KEPT_ORDERS
-    found = [[_Candidate(layout)] for layout in leaves]
-    for node, pair in enumerate(pairs, count):
-        if node in same:
-            found.append([replace(each, cost=0.0) for each in _renamed(found, same[node])])
-            continue
-        costs = _Costs(pair, found[pair.left], found[pair.right], extents)
-        if target is not None and node == count + len(pairs) - 1:
-            orders = [target]
+
+    temporary: int | None
+    far: int | None
+    plain: bool
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A network while it is made; ``tree`` as soon as it is known."""
+
+    tensors: Tensors
+    limits: _Limits
+    slots: list[Slot]
+    tasks: list[Task]
+    tree: Tree | None
+
+    def temporary(self, modes: tuple[int, ...], dtype: str) -> Term:
+        """A new tensor of its own, its modes given fastest first."""
+        term = self.packed(len(self.slots), modes, dtype)
+        tensor = TensorDescriptor(self.tensors.extents_of(term), term.strides, dtype)
+        self.slots.append(Slot(SlotKind.TEMPORARY, tensor))
+        return term
+
+    def packed(self, slot: int, modes: tuple[int, ...], dtype: str) -> Term:
+        """A tensor that fills its slot, its modes given fastest first."""
+        extents = self.tensors.extents
+        return Term(slot, modes, packed_strides([extents[mode] for mode in modes]), dtype)
+
+    def is_free(self, target: Term) -> bool:
+        """Whether it is a result whose layout is chosen here."""
+        return self.tensors.free and target.slot == self.tensors.target.slot
+
+    def fits(self, modes: Sequence[int]) -> bool:
+        """Whether a temporary with these modes is within the limit."""
+        limit = self.limits.temporary
+        size = self.tensors.elements(modes) * item_size(self.tensors.accumulator)
+        return limit is None or rounded(size) <= limit
+
+    def is_far(self, term: Term) -> bool:
+        """Whether a term is larger than caches, and a copy of it within the limit."""
+        size = self.tensors.elements(term.modes) * item_size(term.dtype)
+        far = self.limits.far
+        return far is not None and size > far and self.fits(term.modes)
+
+    def add(self, step: PassStep, reason: str = _ONCE) -> None:
+        self.tasks.append(Pass(step, reason))
+
+    def lay_out(self, target: Term) -> None:
+        """Give a result of free layout the strides that its steps write by."""
+        slot, strides = self.slots[target.slot], target.by_mode
+        full = tuple(strides.get(mode, 1) for mode in self.tensors.modes)
+        self.slots[target.slot] = replace(slot, tensor=replace(slot.tensor, strides=full))
+
+    def laid_out(self, target: Term, order: Sequence[int]) -> Term:
+        """The target in memory order ``order`` (fastest first) where its layout is free."""
+        if not self.is_free(target):
+            return target
+        modes = (*order, *(mode for mode in target.modes if mode not in order))
+        strides = self.packed(target.slot, modes, target.dtype).by_mode
+        target = target._replace(strides=tuple(strides[mode] for mode in target.modes))
+        self.lay_out(target)
+        return target
+
+
+# --- one pass ---------------------------------------------------------------------------------
+
+
+def _combine(draft: _Draft, operation: ElementwiseOperation) -> None:
+    """One step, and before it what has operators of a real type."""
+    if operation.padding is not None:
+        _pad(draft, operation)
+        return
+    tensors = draft.tensors
+    terms: Sequence[Term] = [_in_its_own_type(draft, term) for term in tensors.inputs]
+    if len(terms) == 1:
+        _pass(draft, terms[0], tensors.target, scaled=True)
+        return
+    target = draft.laid_out(tensors.target, _shared_order(terms))
+    terms = _along(draft, terms, target.fastest_first)
+    pairs = zip(terms, _SCALARS[len(terms)], strict=True)
+    sources = tuple(term.source(target.modes, scalar) for term, scalar in pairs)
+    _elementwise(draft, sources, operation.operators, target, _ONCE)
+
+
+def _pad(draft: _Draft, operation: ElementwiseOperation) -> None:
+    """Every mode stays, for the result may extend any of them."""
+    modes = operation.output.modes
+    source = _in_its_own_type(draft, _undropped(0, operation.inputs[0]))
+    target = _undropped(draft.tensors.target.slot, operation.output)
+    extents = tuple(draft.tensors.extents[mode] for mode in modes)
+    scaled, view = source.source(modes, Scalar.ALPHA), target.view(modes)
+    step = Permute(scaled, view, extents, modes, draft.tensors.accumulator, operation.padding)
+    draft.add(step, "every element read once, padding around them")
+
+
+def _undropped(slot: int, operand: Operand) -> Term:
+    """The operand with all its modes, those of extent 1 too."""
+    tensor = operand.tensor
+    modes, _, strides = diagonal(operand.modes, tensor.extents, tensor.steps)
+    return Term(slot, modes, strides, tensor.dtype, operand.operator, tensor.alignment)
+
+
+def _shared_order(terms: Sequence[Term]) -> list[int]:
+    """All modes, fastest first as the largest operand has them."""
+    largest = max(terms, key=lambda term: len(term.modes))
+    rest = (mode for term in terms for mode in term.fastest_first)
+    return list(dict.fromkeys((*largest.fastest_first, *rest)))
+
+
+def _reduce(draft: _Draft, operation: Reduction) -> None:
+    tensors = draft.tensors
+    reduced = {mode for mode in operation.inputs[0].modes if mode not in tensors.target.modes}
+    ordering = operation.operator in (BinaryOperator.MAX, BinaryOperator.MIN)
+    if ordering and 0 in [tensors.extents[mode] for mode in reduced]:
+        raise InvalidValueError(
+            f"{operation.operator.name} of no elements is not defined: a reduced mode has extent 0."
+        )
+    (term,) = tensors.inputs
+    _pass(draft, term, tensors.target, tensors.addend, True, operator=operation.operator)
+
+
+def _pass(
+    draft: _Draft,
+    term: Term,
+    target: Term,
+    addend: Term | None = None,
+    scaled: bool = False,
+    dtype: str | None = None,
+    operator: BinaryOperator = BinaryOperator.ADD,
+) -> None:
+    """One operand: permute it, or reduce the modes that the target has not."""
+    dtype = draft.tensors.accumulator if dtype is None else dtype
+    order = term.fastest_first
+    reduced = [mode for mode in order if mode not in target.modes]
+    target = draft.laid_out(target, [mode for mode in order if mode in target.modes])
+    modes = (*target.modes, *reduced)
+    source = term.source(modes, Scalar.ALPHA if scaled else None)
+    extents = tuple(draft.tensors.extents[mode] for mode in modes)
+    view = target.view(target.modes)
+    plus = None if addend is None else addend.source(target.modes, Scalar.BETA)
+    step: PassStep
+    if reduced:
+        kept = len(target.modes)
+        step = Reduce(source, view, extents, modes, kept, dtype, operator, plus)
+    elif plus is not None:
+        add = (BinaryOperator.ADD,)
+        step = Elementwise((source, plus), add, view, extents, modes, dtype)
+    else:
+        step = Permute(source, view, extents, modes, dtype)
+    draft.add(step)
+
+
+def _in_its_own_type(draft: _Draft, term: Term) -> Term:
+    """A real operand of a complex operation has its operator applied while it is real."""
+    if term.operator is Operator.IDENTITY or is_complex(term.dtype):
+        return term
+    if not is_complex(draft.tensors.accumulator):
+        return term
+    result = draft.temporary(term.fastest_first, real_of(draft.tensors.accumulator))
+    _pass(draft, term, result, dtype=result.dtype)
+    return result
+
+
+def _elementwise(
+    draft: _Draft,
+    sources: tuple[Source, ...],
+    operators: tuple[BinaryOperator, ...],
+    target: Term,
+    reason: str,
+) -> None:
+    view, extents = target.view(target.modes), draft.tensors.extents_of(target)
+    step = Elementwise(sources, operators, view, extents, target.modes, draft.tensors.accumulator)
+    draft.add(step, reason)
+
+
+def _along(draft: _Draft, factors: Sequence[Term], order: Sequence[int]) -> Sequence[Term]:
+    """The factors of a result without sums, such that they lie across it in one way at most.
+
+    ``order`` has the modes of the result, fastest first. Of others a processor makes copies that
+    lie along it: no block that fits a cache would hold whole lines of all.
+    """
+    modes = chain.from_iterable([term.modes for term in factors])
+    if draft.limits.far is None or not {*order}.issuperset(modes):
+        return factors
+    first = order[0] if order else None
+    ways = {term: term.fastest_first[0] for term in factors if first in term.modes}
+    across = [mode for term, mode in ways.items() if mode != first and draft.is_far(term)]
+    copied = {*across[1:]} - {*across[:1]}
+    return [_copied(draft, term, order) if ways.get(term) in copied else term for term in factors]
+
+
+def _copied(draft: _Draft, term: Term, order: Sequence[int]) -> Term:
+    """A copy of a term, its modes in this order."""
+    copy = draft.temporary(tuple(mode for mode in order if mode in term.modes), term.dtype)
+    _pass(draft, term._replace(operator=Operator.IDENTITY), copy, dtype=term.dtype)
+    return copy._replace(operator=term.operator)
+
+
+# --- products ---------------------------------------------------------------------------------
+
+
+def _contract_all(draft: _Draft, operation: Contraction, path: Hashable) -> None:
+    """The products of the inputs; D's repeated modes are written apart.
+
+    D[i, i] = alpha * (...) + beta * C[i, i] is computed apart so that C may be D; the rest of D is
+    beta * C.
+    """
+    tensors, output = draft.tensors, operation.output
+    slots = operation.same or range(len(tensors.inputs))
+    pairs = zip(tensors.inputs, slots, strict=True)
+    terms = [x if x.slot == slot else x._replace(slot=slot) for x, slot in pairs]
+    if 0 in tensors.extents:
+        draft.add(addend_alone(operation, output.tensor), "an empty sum is zero")
+    elif len(set(output.modes)) == len(output.modes):
+        _contract(draft, terms, tensors.target, path)
+    else:
+        diagonal = draft.temporary(tensors.target.modes, draft.tensors.accumulator)
+        _contract(draft, terms, diagonal, path)
+        draft.add(addend_alone(operation, output.tensor), "beside a diagonal")
+        _pass(draft, diagonal, tensors.target)
+
+
+def _contract(draft: _Draft, terms: list[Term], target: Term, path: Hashable) -> None:
+    """Target = alpha * the product of the terms + beta * C."""
+    addend = draft.tensors.addend
+    if len(terms) == 1:
+        _pass(draft, terms[0], target, addend, scaled=True)
+        return
+    terms = [_in_its_own_type(draft, term) for term in _without_broadcasts(terms)]
+    terms = _reduce_lone_modes(draft, terms, target)
+    if draft.tree is None:
+        draft.tree = _tree(draft, terms, target, path)
+    tree = draft.tree
+    skipped = _unformed(draft, terms, tree)
+    # The factors of each operand and result, one but of a result that is not formed.
+    nodes: list[tuple[Term, ...]] = [(term,) for term in terms]
+    for pair, order in zip(tree.pairs[:-1], tree.orders, strict=False):
+        node, factors = len(nodes), nodes[pair.left] + nodes[pair.right]
+        twin = tree.same.get(node)
+        if twin is not None:
+            (source,) = nodes[twin.source]
+            nodes.append((_renamed(source, twin),))
+        elif node in skipped:
+            nodes.append(factors)
         else:
-            orders = [MemoryOrder(order) for order in costs.orders(readers[node], death, slight)]
-        found.append(_pruned([*map(costs.cheapest, orders)], readers[node], kept))
-    return _chosen(found, pairs, count, same)
+            copied = _along(draft, factors, order)
+            result = draft.temporary(order, draft.tensors.accumulator)
+            _multiply(draft, copied, result)
+            nodes.append((result,))
+    last = tree.pairs[-1]
+    if draft.is_free(target):
+        target = draft.packed(target.slot, tree.orders[-1], target.dtype)
+        draft.lay_out(target)
+    copied = _along(draft, nodes[last.left] + nodes[last.right], tree.orders[-1])
+    _multiply(draft, copied, target, addend, scaled=True)
 
 
-def _are_matrices(modes: Sequence[Modes], pairs: Sequence[Pair]) -> bool:
-    """Whether each product is one of matrices or vectors: to BLAS all their orders are alike."""
-    factors = ((modes[pair.left], modes[pair.right], pair.modes) for pair in pairs)
-    return max(map(len, modes)) <= 2 and all(
-        len(a & b) == 1 and a ^ b == left_over for a, b, left_over in factors
+def _renamed(term: Term, twin: Twin) -> Term:
+    """The same tensor under the names of its twin."""
+    return term._replace(modes=tuple(twin.modes[mode] for mode in term.modes))
+
+
+def _multiply(
+    draft: _Draft,
+    factors: Sequence[Term],
+    d: Term,
+    addend: Term | None = None,
+    scaled: bool = False,
+) -> None:
+    """The product of two factors, or of more where nothing is summed."""
+    first, *others = factors
+    if len(others) == 1:
+        draft.tasks.append(Multiply(first, others[0], d, addend, scaled))
+        return
+    alpha = Scalar.ALPHA if scaled else None
+    sources = first.source(d.modes, alpha), *(term.source(d.modes) for term in others)
+    operators = (BinaryOperator.MUL,) * len(others)
+    reason = f"{len(factors)} factors element by element, nothing summed"
+    _elementwise(draft, sources, operators, d, reason)
+
+
+def _without_broadcasts(terms: list[Term]) -> list[Term]:
+    """Drop a mode of stride 0 from a term while another term still has the mode."""
+    if not any([0 in term.strides for term in terms]):
+        return terms
+    holders = counted(chain.from_iterable([term.modes for term in terms]))
+    result = []
+    for term in terms:
+        if 0 in term.strides:
+            strides = {m: s for m, s in term.by_mode.items() if s or holders[m] == 1}
+            for mode in term.modes:
+                holders[mode] -= mode not in strides
+            term = term._replace(modes=tuple(strides), strides=tuple(strides.values()))
+        result.append(term)
+    return result
+
+
+def _reduce_lone_modes(draft: _Draft, terms: list[Term], target: Term) -> list[Term]:
+    holders = counted(chain.from_iterable([term.modes for term in terms]))
+    lone = {mode for mode, count in holders.items() if count == 1} - {*target.modes}
+    if not lone:
+        return terms
+    result = list(terms)
+    for index, term in enumerate(terms):
+        kept = tuple(mode for mode in term.fastest_first if mode not in lone)
+        if len(kept) < len(term.modes) and draft.fits(kept):
+            result[index] = draft.temporary(kept, draft.tensors.accumulator)
+            _pass(draft, term, result[index])
+    return result
+
+
+# --- the tree of products ---------------------------------------------------------------------
+
+
+def _tree(draft: _Draft, terms: Sequence[Term], target: Term, path: Hashable) -> Tree:
+    """What is multiplied when, and in which orders, such that little memory is alive at once."""
+    tensors = draft.tensors
+    modes, kept = [frozenset(term.modes) for term in terms], frozenset(target.modes)
+    found = contraction_path(modes, kept, tensors.extents, path)
+    pairs = pairs_along(modes, kept, tensors.extents, found)
+    pairs = scheduled(pairs, len(terms), tensors.elements)
+    same = _twins(draft, terms, pairs)
+    return Tree(found, pairs, _orders(draft, terms, pairs, target, same), same)
+
+
+def _unformed(draft: _Draft, terms: Sequence[Term], tree: Tree) -> frozenset[int]:
+    """The results that are not formed, unless something particular is asked."""
+    is_lone = len(tree.pairs) == 1 or draft.tensors.addend is not None
+    if is_lone or tree.same or not draft.limits.plain:
+        return frozenset()
+    leaves = [frozenset(term.modes) for term in terms]
+    return unformed(tree.pairs, leaves, draft.tensors.elements)
+
+
+def _twins(draft: _Draft, terms: Sequence[Term], pairs: Sequence[Pair]) -> dict[int, Twin]:
+    """The products to share, if there are operands alike.
+
+    Under a limit none, for what is shared is kept longer.
+    """
+    all_differ = len({term.slot for term in terms}) == len(terms)
+    if all_differ or draft.limits.temporary is not None:
+        return {}
+    return twins(pairs, [(_apart_from_modes(term), term.modes) for term in terms])
+
+
+def _apart_from_modes(term: Term) -> Hashable:
+    """What two terms that hold the same elements have in common."""
+    return term.slot, term.strides, term.dtype, term.operator
+
+
+def _orders(
+    draft: _Draft,
+    terms: Sequence[Term],
+    pairs: Sequence[Pair],
+    target: Term,
+    same: Mapping[int, Twin],
+) -> tuple[tuple[int, ...], ...]:
+    is_free, extents = draft.is_free(target), draft.tensors.extents
+    if len(pairs) == 1 and not is_free:
+        return (target.fastest_first,)
+    end = None if is_free else _memory_order(target, extents)
+    leaves = [_memory_order(term, extents) for term in terms]
+    return mode_orders(leaves, pairs, extents, end, same)
+
+
+def _memory_order(term: Term, extents: Sequence[int]) -> MemoryOrder:
+    """The order of a term's modes, and where it is not contiguous."""
+    order, strides = term.fastest_first, term.by_mode
+    gaps = (
+        fast for fast, slow in pairwise(order) if strides[slow] != strides[fast] * extents[fast]
     )
-
-
-def _matrices(
-    leaves: Sequence[MemoryOrder], pairs: Sequence[Pair], target: MemoryOrder | None
-) -> tuple[Order, ...]:
-    """Each result as its left factor, with the right one's free mode where the summed one was."""
-    orders = [leaf.order for leaf in leaves]
-    for pair in pairs:
-        free = _only(orders[pair.right], pair.modes)
-        replaced = ((mode,) if mode in pair.modes else free for mode in orders[pair.left])
-        orders.append(tuple(chain.from_iterable(replaced)))
-    made = orders[len(leaves) :]
-    return tuple(made if target is None else [*made[:-1], target.order])
-
-
-def _renamed(found: Sequence[Sequence[_Candidate]], twin: Twin) -> Iterator[_Candidate]:
-    for each in found[twin.source]:
-        yield _Candidate(MemoryOrder(tuple(twin.modes[mode] for mode in each.layout.order)))
-
-
-def _readers(
-    leaves: Sequence[MemoryOrder], pairs: Sequence[Pair], modes: Sequence[Modes]
-) -> dict[int, _Reader]:
-    """What becomes of each result; operands lie as they lie."""
-    readers = {len(modes) - 1: _Reader()}
-    for pair in pairs:
-        for own, other in ((pair.left, pair.right), (pair.right, pair.left)):
-            if own >= len(leaves):
-                readers[own] = _Reader(
-                    (modes[own] & pair.modes) - modes[other],
-                    modes[own] - pair.modes,
-                    leaves[other] if other < len(leaves) else None,
-                )
-    return readers
-
-
-def _deaths(pairs: Sequence[Pair], count: int, target: MemoryOrder | None) -> Mapping[int, int]:
-    """A rank for each mode: those summed late have high ones, those of the result the highest."""
-    modes = {node: pair.modes for node, pair in enumerate(pairs, count)}
-    ranks: dict[int, int] = {}
-    for at, pair in enumerate(pairs):
-        before = modes.get(pair.left, frozenset()) | modes.get(pair.right, frozenset())
-        ranks |= dict.fromkeys(before - pair.modes, at)
-    last = target.order if target is not None else tuple(sorted(pairs[-1].modes))
-    return ranks | {mode: len(pairs) + at for at, mode in enumerate(reversed(last))}
-
-
-def _pruned(candidates: Sequence[_Candidate], reader: _Reader, kept: int) -> list[_Candidate]:
-    """The cheapest of those that the next product reads alike, and of these ``kept``."""
-    if not reader.summed:  # it reads each order in a way of its own
-        return sorted(candidates, key=_COST)[:kept]
-    best: dict[Hashable, _Candidate] = {}
-    for each in candidates:
-        order = each.layout.order
-        summed = _only(order, reader.summed)
-        fused = sum(each.layout.after.get(x) == y for x, y in pairwise(summed))
-        first = order[:1] and order[0] in reader.kept
-        look = summed, fused, first
-        if look not in best or each.cost < best[look].cost:
-            best[look] = each
-    return sorted(best.values(), key=_COST)[:kept]
-
-
-def _chosen(
-    found: Sequence[Sequence[_Candidate]],
-    pairs: Sequence[Pair],
-    count: int,
-    same: Mapping[int, Twin],
-) -> tuple[Order, ...]:
-    """From the last result back: the layouts that led to the cheapest."""
-    wanted = {count + len(pairs) - 1: 0}
-    for node in reversed(range(count, count + len(pairs))):
-        if node in same:
-            continue
-        best = found[node][wanted.get(node, 0)]
-        wanted[pairs[node - count].left], wanted[pairs[node - count].right] = best.a, best.b
-    orders: dict[int, Order] = {}
-    for node in range(count, count + len(pairs)):
-        if node in same:
-            orders[node] = tuple(same[node].modes[mode] for mode in orders[same[node].source])
-        else:
-            orders[node] = found[node][wanted.get(node, 0)].layout.order
-    return tuple(orders.values())
-
-
-@dataclass(frozen=True, slots=True)
-class _Free:
-    """The modes of one factor that the result has and the other factor has not.
-
-    Each product more, in a batch over a part of them, takes ``again``.
-    """
-
-    modes: Modes
-    size: int
-    again: float
-
-
-class _Costs:
-    """One product: the orders worth trying for its result, and what each of them takes."""
-
-    def __init__(
-        self,
-        pair: Pair,
-        left: Sequence[_Candidate],
-        right: Sequence[_Candidate],
-        extents: Sequence[int],
-    ) -> None:
-        self.left, self.right, self.extents = left, right, extents
-        in_a, in_b = (frozenset(each[0].layout.order) for each in (left, right))
-        self.m, self.n = (in_a & pair.modes) - in_b, (in_b & pair.modes) - in_a
-        self.k, self.batch = (in_a & in_b) - pair.modes, in_a & in_b & pair.modes
-        size_m, size_n, self.size_k = map(self._size, (self.m, self.n, self.k))
-        self.free_m = _Free(self.m, size_m, PRODUCT + self.size_k * size_n / REPACKING)
-        self.free_n = _Free(self.n, size_n, PRODUCT + self.size_k * size_m / REPACKING)
-        self.copies = tuple(CALL + self._size(modes) for modes in (in_a, in_b, pair.modes))
-        self.factors = [
-            (a, b, one.cost + two.cost, *self._regardless(one.layout, two.layout))
-            for (a, one), (b, two) in product(enumerate(left), enumerate(right))
-        ]
-
-    def _size(self, modes: Iterable[int]) -> int:
-        return prod([self.extents[mode] for mode in modes])
-
-    # --- what a layout takes ------------------------------------------------------------------
-
-    def cheapest(self, d: MemoryOrder) -> _Candidate:
-        """The result as ``d``, from the factors in those of their layouts that make it cheapest.
-
-        Where layouts disagree operands are copied, or products are small; the copy of an operand
-        settles what it has with both others.
-        """
-        copy_a, copy_b, _ = self.copies
-        of_m = [self._apart(each.layout, d, self.free_m) for each in self.left]
-        of_n = [self._apart(each.layout, d, self.free_n) for each in self.right]
-        least, best = inf, (0, 0)
-        for a, b, cost, alike, copied in self.factors:
-            if cost < least:
-                m, n = of_m[a], of_n[b]
-                cost += min(alike + m + n, copy_a + n, copy_b + m, copied)
-                if cost < least:
-                    least, best = cost, (a, b)
-        return _Candidate(d, least, *best)
-
-    def _regardless(self, one: MemoryOrder, two: MemoryOrder) -> tuple[float, float]:
-        """What two factors take whatever the result is like: read together, and copied with it."""
-        a, b, d = self.copies
-        alike = self._summed_alike(one, two)
-        return alike, min(d + alike, a + b, a + d, b + d)
-
-    def _summed_alike(self, a: MemoryOrder, b: MemoryOrder) -> float:
-        """0 where the summed modes are one loop for both factors and each is a matrix."""
-        if not self.k:
-            return 0.0
-        if a.order[0] in self.batch or b.order[0] in self.batch:
-            return inf
-        start = next(mode for mode in a.order if mode in self.k)
-        return 0.0 if self._run(a, b, start, self.k) == self.size_k else inf
-
-    def _apart(self, factor: MemoryOrder, d: MemoryOrder, free: _Free) -> float:
-        """What it takes to step through the free modes of a factor and of the result alike.
-
-        The modes that do not make one loop with the first are left to a batch of products.
-        """
-        modes = free.modes
-        if not self.k:
-            own, other = set(factor.order), set(d.order)
-            alike = _only(factor.order, other) == _only(d.order, own)
-            return 0.0 if alike else self.copies[2] / 2
-        if not modes:
-            return 0.0
-        first, start = factor.order[0], d.order[0]
-        if start in self.batch or (start in modes and first in modes and start != first):
-            return inf
-        if first in modes:
-            start = first
-        elif start not in modes:
-            start = next(mode for mode in d.order if mode in modes)
-        return (free.size / self._run(factor, d, start, modes) - 1) * free.again
-
-    def _run(self, one: MemoryOrder, other: MemoryOrder, start: int, members: Modes) -> int:
-        """The extent of the loop that begins at ``start`` in both layouts."""
-        extents, after, as_well = self.extents, one.after, other.after
-        size, at = extents[start], after.get(start)
-        while at is not None and at in members and as_well.get(start) == at:
-            size *= extents[at]
-            start, at = at, after.get(at)
-        return size
-
-    # --- which layouts are worth trying -----------------------------------------------------------
-
-    def orders(self, reader: _Reader, death: Mapping[int, int], few: bool) -> dict[Order, None]:
-        """Orders that are cheap to write, cheap to read, or both; a ``few`` of them do as well."""
-        found: dict[Order, None] = {}
-        whole: dict[Order, None] = {}
-        if not (self.k or reader.summed):
-            whole = dict.fromkeys(self._side_by_side(death))
-        for a, b in product(self.left[:2], self.right[:2]):
-            self._in_place(a.layout, b.layout, found)
-            if not few:
-                found |= dict.fromkeys(self._arranged(a.layout.order, b.layout.order, reader))
-        late = sorted((*self.m, *self.n), key=lambda mode: (-death[mode], mode))
-        found |= dict.fromkeys(self._arranged(late, late, reader))
-        if reader.partner is not None and not few:
-            like = _only(reader.partner.order, reader.summed)
-            rest = [mode for mode in late if mode not in reader.summed]
-            near = (*rest, *like)
-            found |= dict.fromkeys(self._arranged(near, near, reader))
-        batch = tuple(sorted(self.batch, key=lambda mode: (-death[mode], mode)))
-        return whole | dict.fromkeys((*order, *batch) for order in found)
-
-    def _side_by_side(self, death: Mapping[int, int]) -> Iterator[Order]:
-        """Nothing is summed here and next: as the result wants it, or as a factor has it."""
-        late = sorted(self.m | self.n | self.batch, key=lambda mode: (-death[mode], mode))
-        yield tuple(late)
-        for each in (*self.left[:2], *self.right[:2]):
-            order = _only(each.layout.order, late)  # a mode of one factor alone may be summed
-            yield (*order, *(mode for mode in late if mode not in order))
-
-    def _in_place(self, a: MemoryOrder, b: MemoryOrder, found: dict[Order, None]) -> None:
-        """The free modes of a factor where the summed ones of the other are."""
-        for own, other, kept, new in ((a, b, self.m, self.n), (b, a, self.n, self.m)):
-            first = next((at for at, mode in enumerate(own.order) if mode in self.k), None)
-            if first is not None:
-                before, after = own.order[:first], own.order[first:]
-                order = *_only(before, kept), *_only(other.order, new), *_only(after, kept)
-                found[order] = None
-
-    def _arranged(self, a: Iterable[int], b: Iterable[int], reader: _Reader) -> Iterator[Order]:
-        """The free modes in these orders, both groups in a row; what the reader sums at an end."""
-        m, n = _only(a, self.m), _only(b, self.n)
-        if not self.k and m and n and self.extents[n[0]] > self.extents[m[0]]:
-            m, n = n, m  # element by element, long rows are quicker
-        yield (*m, *n)
-        yield (*n, *m)
-        m_next, m_kept = _split(m, reader.summed)
-        n_next, n_kept = _split(n, reader.summed)
-        if m_next or n_next:
-            yield (*m_kept, *n_kept, *m_next, *n_next)
-            yield (*m_next, *n_next, *m_kept, *n_kept)
-            yield (*m_kept, *m_next, *n_next, *n_kept)
-            yield (*n_kept, *n_next, *m_next, *m_kept)
-        if m_next and n_next:
-            yield (*n_next, *m_next, *n_kept, *m_kept)
-            yield (*n_kept, *m_kept, *n_next, *m_next)
-        elif m_next or n_next:
-            yield (*n_kept, *m_kept, *m_next, *n_next)
-            yield (*m_next, *n_next, *n_kept, *m_kept)
-
-
-def _only(order: Iterable[int], modes: Collection[int]) -> Order:
-    return tuple([mode for mode in order if mode in modes])
-
-
-def _split(order: Order, chosen: Modes) -> tuple[Order, Order]:
-    """The chosen modes, and the others."""
-    return _only(order, chosen), tuple(mode for mode in order if mode not in chosen)
+    return MemoryOrder(order, frozenset(gaps))

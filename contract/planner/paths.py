@@ -1,11 +1,10 @@
 """N operands -> a sequence of pairwise operations. The only importer of opt_einsum."""
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from contract.errors import InvalidPathError, InvalidValueError
 from contract.support.text import shown
@@ -37,8 +36,7 @@ Modes = frozenset[int]
 Path = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(NamedTuple):
     """Operand ``left`` times operand ``right`` leaves ``modes``.
 
     Operands are numbered 0..N-1; the result of the i-th pair is operand N+i.

@@ -24,7 +24,6 @@ from contract.descriptors.operations import (
     is_integer,
     require_kind,
 )
-from contract.descriptors.text import said
 from contract.device.nvtx import nvtx_ranges
 from contract.errors import CacheFileError, InvalidValueError, NotSupportedError
 from contract.execution.binding import bind, bind_workspace
@@ -102,7 +101,7 @@ class Handle:
         InsufficientWorkspaceError if every candidate needs more than ``workspace_limit`` or
         ``memory_limit``, NotSupportedError if the preferred algorithm or rank does not exist.
         """
-        asked = said(Handle.plan, locals()) if LOGGER.active else {}
+        asked = {"operation": operation, "preference": preference} if LOGGER.active else {}
         with LOGGER.call("Handle.plan", asked) if LOGGER.active else UNWATCHED:
             return self._planning.plan(*self._asked(operation, preference))
 
@@ -122,7 +121,11 @@ class Handle:
         kind: WorkspacePreference = WorkspacePreference.DEFAULT,
     ) -> int:
         """Bytes of workspace: of the chosen plan, or of the candidate with least or most."""
-        asked = said(Handle.estimate_workspace, locals()) if LOGGER.active else {}
+        asked = (
+            {"operation": operation, "preference": preference, "kind": kind}
+            if LOGGER.active
+            else {}
+        )
         with LOGGER.call("Handle.estimate_workspace", asked) if LOGGER.active else UNWATCHED:
             require_kind("kind", kind, WorkspacePreference)
             return self._planning.workspace(*self._asked(operation, preference), kind)

@@ -51,7 +51,6 @@ def spread(executor: Any, handle: Handle, call: Call) -> Call:
         return call
     by_workers = copy(call)
     by_workers.loaded = _distributed(call.loaded, workers, handle)
-    by_workers.smaller = None
     return by_workers
 
 

@@ -16,7 +16,7 @@ from contract.descriptors.compute_types import item_size
 from contract.descriptors.expression import mode_extents
 from contract.descriptors.operations import Contraction, Operand, TensorDescriptor
 from contract.errors import InvalidValueError
-from contract.planner.network import scheduled
+from contract.planner.pairs import scheduled
 from contract.planner.paths import Pair, Path, contraction_path, pairs_along
 from contract.support.text import count
 

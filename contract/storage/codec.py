@@ -74,7 +74,7 @@ def _codec(kind: Any) -> _Codec:
         return _one_of(get_args(kind))
     if get_origin(kind) is tuple:
         return _tuple_of(get_args(kind))
-    if is_dataclass(kind) and isinstance(kind, type):
+    if isinstance(kind, type) and (is_dataclass(kind) or hasattr(kind, "_fields")):
         return _object_of(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _member_of(kind)
@@ -196,9 +196,10 @@ def _tuple_of(kinds: tuple[Any, ...]) -> _Codec:
     return _Codec(encode, decode, lambda value: isinstance(value, tuple))
 
 
-def _object_of(kind: type) -> _Codec:
+def _object_of(kind: Any) -> _Codec:
     hints = get_type_hints(kind)
-    given = [each.name for each in fields(kind) if each.init]
+    is_named_tuple = issubclass(kind, tuple)
+    given = kind._fields if is_named_tuple else [each.name for each in fields(kind) if each.init]
     codecs = {name: _codec(_STORED.get((kind, name), hints[name])) for name in given}
 
     def encode(value: Any) -> Any:

@@ -128,7 +128,7 @@ def test_every_rank_on_a_gpu(gpu: Device, rng: np.random.Generator) -> None:
         assert gpu.numpy(first).tobytes() == gpu.numpy(second).tobytes()
         (chosen,) = {each.chosen.algo for each in plan.plan.considered}
         algorithms.add(chosen)
-        configurations |= {s.share for s in plan.plan.steps if isinstance(s, Gett)}
+        configurations |= {s.blocking for s in plan.plan.steps if isinstance(s, Gett)}
     assert algorithms >= {ct.Algo.GETT, ct.Algo.TTGT, ct.Algo.TGETT}
     assert len(configurations) >= 6
 

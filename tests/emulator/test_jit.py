@@ -37,7 +37,7 @@ def product(text: str, compute: str, preference: ct.PlanPreference = JIT) -> Pla
 
 
 def by_tensor_cores(plan: Plan) -> bool:
-    shares = [step.share for step in plan.steps if isinstance(step, Gett)]
+    shares = [step.blocking for step in plan.steps if isinstance(step, Gett)]
     return any(share is not None and isinstance(share.tile, TensorTile) for share in shares)
 
 

@@ -492,9 +492,9 @@ def test_parts_run_in_the_workspace(handle: tuple[ModuleType, Handle], rng: Rng)
     plan = planned(own, wanted)
     (step,) = plan.plan.steps
     assert isinstance(step, Gett)
-    assert isinstance(step.share, HopperShare)
-    assert step.share.parts > 1
-    assert plan.required_workspace >= 4 * 64 * 64 * step.share.parts
+    assert isinstance(step.blocking, HopperShare)
+    assert step.blocking.parts > 1
+    assert plan.required_workspace >= 4 * 64 * 64 * step.blocking.parts
     own.contract(plan, 1.0, x, y, 0, None, out)
     expected = pair[0].astype("f4") @ pair[1].astype("f4").T
     np.testing.assert_allclose(out.get(), expected, rtol=2e-3)

@@ -166,3 +166,24 @@ def test_expressions_remember_no_more_than_a_few_layouts() -> None:
         x = memory[: 4 * step : step]
         np.testing.assert_allclose(product(x, x), (x * x).sum())
     assert len(product._known) == api.MOST_KNOWN
+
+
+@pytest.mark.parametrize("c", [C, C.astype(">f8"), np.broadcast_to(C[0], C.shape)])
+def test_a_c_that_is_not_read_is_checked_and_not_planned(c: Any) -> None:
+    with ct.Handle() as handle:
+        found = ct.contract("ij,jk->ik", A, B, c=c, beta=0, handle=handle)
+        np.testing.assert_allclose(found, A @ B)
+        assert handle.plans.statistics.misses == 1
+        ct.contract("ij,jk->ik", A, B, handle=handle)
+        assert handle.plans.statistics.misses == 1
+        with pytest.raises(InvalidValueError, match="c has shape"):
+            ct.contract("ij,jk->ik", A, B, c=c[1:], beta=0, handle=handle)
+
+
+def test_a_list_given_thrice_is_not_taken_for_three_arrays() -> None:
+    with ct.Handle() as handle:
+        one = A.tolist()
+        for x, y, z in ((one, one, one), (A, B, C), (A, A, A), (A, B, C), (one, one, one)):
+            found = ct.contract("ij,jk,kl->il", x, y, z, handle=handle)
+            expected = np.asarray(x) @ np.asarray(y) @ np.asarray(z)
+            np.testing.assert_allclose(found, expected)

@@ -13,10 +13,12 @@ from bench.networks import NETWORKS
 from contract.execution.verification import verify
 from contract.machines.cpu import HOST
 from contract.plan.steps import Elementwise, Gemm, Gett, Kind, Permute, Plan, Product
-from contract.planner import network, planner
-from contract.planner.network import MemoryOrder, mode_orders, scheduled, twins
+from contract.planner import emission, network
+from contract.planner import mode_orders as orders_of
+from contract.planner.mode_orders import MemoryOrder, mode_orders
+from contract.planner.pairs import scheduled, twins
 from contract.planner.paths import Pair, pairs_of
-from contract.planner.planner import make_plan
+from contract.planner.planner import make_plan, ranked_plans
 
 Terms = list[list[int]]
 Rng = np.random.Generator
@@ -212,14 +214,14 @@ def test_few_orders_are_tried_where_calls_take_longer_than_arithmetic(
 ) -> None:
     """The same lattice with modes of extent 2, and of extent 24."""
     tried: list[int] = []
-    orders = network._Costs.orders
+    orders = orders_of._Costs.orders
 
     def counted(*arguments: Any) -> dict[tuple[int, ...], None]:
         found = orders(*arguments)
         tried.append(len(found))
         return found
 
-    monkeypatch.setattr(network._Costs, "orders", counted)
+    monkeypatch.setattr(orders_of._Costs, "orders", counted)
     of_extent = {}
     for extent in (2, 24):
         tried.clear()
@@ -236,9 +238,9 @@ def test_plans_of_all_ranks_have_one_order(monkeypatch: pytest.MonkeyPatch) -> N
         found.append(mode_orders(*arguments))
         return found[-1]
 
-    monkeypatch.setattr(planner, "mode_orders", once)
+    monkeypatch.setattr(network, "mode_orders", once)
     wanted = operation("ab,bc,cd->ad", 64)
-    plans = list(planner.ranked_plans(wanted, ct.PlanPreference(), HOST))
+    plans = list(ranked_plans(wanted, ct.PlanPreference(), HOST))
     assert len(plans) > 1
     assert len(found) == 1
 
@@ -310,6 +312,17 @@ def test_large_factors_lie_across_a_result_in_one_way_at_most(rng: np.random.Gen
         assert len(ct.contract_expression(text, *shapes).plan.steps) == steps
     small = ct.contract_expression("abc,cab->bca", (9, 8, 7), (7, 9, 8))
     assert len(small.plan.steps) == 1
+
+
+def test_an_intermediate_has_memory_of_its_own_beside_a_copied_factor() -> None:
+    """Three factors that lie in three ways, one of them copied, then a sum over c."""
+    made = plan("bac,ca,abc,ck->abk", [(0, 1), (0, 2), (0, 1)], extent=1100)
+    assert [type(step) for step in made.steps] == [Permute, Elementwise, Gemm]
+    copied, product, _ = made.steps
+    assert isinstance(copied, Permute)
+    assert isinstance(product, Elementwise)
+    assert copied.target.slot != product.target.slot
+    verify(made)
 
 
 def test_a_dimension_that_every_factor_repeats_is_written_whole(rng: np.random.Generator) -> None:
@@ -437,8 +450,8 @@ def test_like_products_are_planned_once_under_their_own_names(
         planned.append(problem)
         return ways(problem, *arguments, **options)
 
-    ways = planner.options
-    monkeypatch.setattr(planner, "options", counted)
+    ways = emission.options
+    monkeypatch.setattr(emission, "options", counted)
     path = [(0, 1), (0, 4), (0, 3), (0, 2), (0, 1)]
     chain = plan("ab,bc,cd,de,ef,fg->ag", path, extent=64)
     steps = [step for step in chain.steps if isinstance(step, Gemm)]

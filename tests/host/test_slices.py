@@ -1,5 +1,6 @@
 """Calls that need more memory than they may have: computed in slices, or refused."""
 
+import pickle
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -117,8 +118,30 @@ def test_slices_for_the_memory_there_is(
         assert peak < 2_000_000
         np.testing.assert_allclose(found, exchange(*arrays), rtol=1e-10)
         free(monkeypatch, handle, 7)
-        with pytest.raises(ct.InsufficientWorkspaceError, match=r"in slices; 7 bytes are free"):
+        with pytest.raises(
+            ct.InsufficientWorkspaceError, match=r"in slices; 7 bytes are free"
+        ) as raised:
             ct.contract(EXCHANGE, *arrays, **given)
+        sent = pickle.loads(pickle.dumps(raised.value))  # as workers send it
+        assert (str(sent), sent.free) == (str(raised.value), 7)
+
+
+def test_what_is_captured_has_slices_for_the_memory_there_was(
+    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """A replay that lacks memory says so, and plans nothing."""
+    arrays = tensors(rng)
+    with ct.Handle() as handle:
+        shapes = [x.shape for x in arrays]
+        expression = ct.contract_expression(EXCHANGE, *shapes, optimize=PATH, handle=handle)
+        free(monkeypatch, handle, 1_000_000)
+        with expression.capture(*arrays) as captured:
+            np.testing.assert_allclose(captured.replay(), exchange(*arrays), rtol=1e-10)
+            planned = handle.plans.statistics.misses
+            free(monkeypatch, handle, 7)
+            with pytest.raises(ct.InsufficientWorkspaceError, match="workspace; 7 bytes are free"):
+                captured.replay()
+            assert handle.plans.statistics.misses == planned
 
 
 def test_a_share_of_the_memory_there_is(

@@ -122,7 +122,10 @@ def check(found: Array, work: Drawn, alpha: Any = 1, beta: Any = 0) -> None:
 
 
 def tiles_of(plan: Plan) -> Tiles | None:
-    return next((x.tiles for x in plan.steps if isinstance(x, Gett) and x.tiles), None)
+    return next(
+        (x.blocking for x in plan.steps if isinstance(x, Gett) and isinstance(x.blocking, Tiles)),
+        None,
+    )
 
 
 def used_tiles(handle: ct.Handle) -> int:
@@ -269,13 +272,17 @@ def test_boxes_of_a_stay_packed(threads: int, most: int, monkeypatch: pytest.Mon
         work = drawn(rng, ("float64", "float64", "float64"))
         plan = plan_of(work.text, work, CUT)
         step = next(iter(plan.steps), None)
-        if len(plan.steps) != 1 or not isinstance(step, Gett) or step.tiles is None:
+        if (
+            len(plan.steps) != 1
+            or not isinstance(step, Gett)
+            or not isinstance(step.blocking, Tiles)
+        ):
             continue
         inputs = [np.asfortranarray(x) for x in (work.a, work.b)]
         results = []
         for keeps in (False, True):
-            tiles = replace(step.tiles, keeps=keeps, splits=splits)
-            loaded = executor.load(replace(plan, steps=(replace(step, tiles=tiles),)))
+            tiles = replace(step.blocking, keeps=keeps, splits=splits)
+            loaded = executor.load(replace(plan, steps=(replace(step, blocking=tiles),)))
             found = np.full(work.out.shape, np.nan, order="F")
             loaded(inputs, found, None, (1, 0, 0))
             check(found, work)
@@ -320,9 +327,9 @@ def test_boxes_keep_to_the_caches_and_cover_the_loops() -> None:
     for _ in range(60):
         work = drawn(rng, ("float64", "float64", "float64"))
         step = next(iter(plan_of(work.text, work, WHOLE).steps), None)
-        if not isinstance(step, Gett) or step.tiles is None:
+        if not isinstance(step, Gett) or not isinstance(step.blocking, Tiles):
             continue
-        tiles = step.tiles
+        tiles = step.blocking
         places = {kind: 1 for kind in Kind}
         for loop, block in zip(step.loops, tiles.blocks, strict=True):
             assert 1 <= block <= loop.extent
@@ -365,8 +372,8 @@ def packed_blocks(text: str, extents: Mapping[str, int]) -> dict[str, int]:
     (step,) = plan.steps
     assert isinstance(step, Gett)
     names = ["".join(str(labels[mode]) for mode in loop.modes) for loop in step.loops]
-    assert step.tiles is not None
-    return dict(zip(names, step.tiles.blocks, strict=True))
+    assert isinstance(step.blocking, Tiles)
+    return dict(zip(names, step.blocking.blocks, strict=True))
 
 
 def packed_tiles(text: str, extents: Mapping[str, int]) -> Tiles:
@@ -405,7 +412,11 @@ def test_shares_of_boxes_are_equal_work(threads: int) -> None:
         work = drawn(rng, ("float64", "float64", "float64"))
         plan = plan_of(work.text, work, CUT)
         step = next(iter(plan.steps), None)
-        if len(plan.steps) != 1 or not isinstance(step, Gett) or step.tiles is None:
+        if (
+            len(plan.steps) != 1
+            or not isinstance(step, Gett)
+            or not isinstance(step.blocking, Tiles)
+        ):
             continue
         (part,) = executor.load(plan).parts
         product_ = part.prepared.run

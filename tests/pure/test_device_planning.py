@@ -21,7 +21,7 @@ from contract.explain.table import explain
 from contract.machines.cublas_model import blas_compute
 from contract.machines.gpu import ARCHITECTURES, Architecture, architecture_of
 from contract.machines.gpu_kernels import CoreTile, TensorTile
-from contract.machines.gpu_tiles import HopperShare
+from contract.machines.gpu_tiles import HopperShare, Share
 from contract.plan.steps import Candidate, Elementwise, Gemm, Gett, Permute, Plan, step_bytes
 from contract.planner.device.launch import BlasCall, KernelCall
 from contract.planner.planner import make_plan
@@ -125,13 +125,13 @@ def test_ranks_are_configurations(compute: ComputeType | None) -> None:
         plan = plan_of("akb,kc->abc", extents, algo=Algo.GETT, rank=rank, compute=compute)
         (step,) = plan.steps
         assert isinstance(step, Gett)
-        assert step.share is not None
+        assert isinstance(step.blocking, Share | HopperShare)
         call, *_ = lower(plan, step, H200)
         assert isinstance(call, KernelCall)
-        assert call.reason == step.share.reason
-        assert call.block[0] == step.share.tile.threads
+        assert call.reason == step.blocking.reason
+        assert call.block[0] == step.blocking.tile.threads
         assert last <= plan.seconds
-        shares.append(step.share)
+        shares.append(step.blocking)
         last = plan.seconds
     assert len({share.tile for share in shares}) == 6
     tensor = [isinstance(share.tile, TensorTile) for share in shares]
@@ -151,8 +151,8 @@ def test_operands_are_split_where_tensor_cores_gain(
     gpu = architecture_of(capability)
     (step,) = plan_of("akb,kc->abc", extents, gpu, Algo.GETT, compute=compute).steps
     assert isinstance(step, Gett)
-    assert step.share is not None
-    assert isinstance(step.share.tile, kind)
+    assert isinstance(step.blocking, Share | HopperShare)
+    assert isinstance(step.blocking.tile, kind)
 
 
 def test_explain_shows_configurations() -> None:
@@ -367,8 +367,8 @@ def test_few_tiles_and_a_long_sum_go_to_wgmma(dtype: str) -> None:
     plan = plan_of(*LONG_SUM, dtype=dtype)
     (step,) = plan.steps
     assert isinstance(step, Gett)
-    assert isinstance(step.share, HopperShare)
-    assert step.share.parts > 1
+    assert isinstance(step.blocking, HopperShare)
+    assert step.blocking.parts > 1
     product, adding = lower(plan, step, H200)
     assert isinstance(product, KernelCall)
     assert product.reason == considered(plan)[0].reason
@@ -377,7 +377,7 @@ def test_few_tiles_and_a_long_sum_go_to_wgmma(dtype: str) -> None:
     verify(plan)
     text = explain(plan)
     assert "TMA and wgmma: tiles of 128 x 128, k by (64.1), 98% of them inside" in text
-    assert f"k in {step.share.parts} parts to fill the machine" in text
+    assert f"k in {step.blocking.parts} parts to fill the machine" in text
 
 
 @pytest.mark.parametrize(
@@ -433,4 +433,4 @@ def test_a_captured_product_goes_to_wgmma() -> None:
     plan = plan_of("mk,kn->mn", dict.fromkeys("mkn", 4096), dtype="bfloat16", algo=Algo.GEMM)
     (step,) = recordable(plan, H200).steps
     assert isinstance(step, Gett)
-    assert isinstance(step.share, HopperShare)
+    assert isinstance(step.blocking, HopperShare)

@@ -13,7 +13,17 @@ from contract import Algo, Contraction, Operand, Operator, PlanPreference, Tenso
 from contract.errors import InvalidValueError, NotSupportedError, UnsupportedTypeError
 from contract.execution.verification import verify
 from contract.machines.cpu import COMPILED, HOST, NARROW_BLAS, Cpu
-from contract.plan.steps import Elementwise, Gemm, Gett, Kind, Permute, Plan, Reduce
+from contract.plan.steps import (
+    Elementwise,
+    Gemm,
+    Gett,
+    Kind,
+    Panels,
+    Permute,
+    Plan,
+    Reduce,
+    Tiles,
+)
 from contract.plan.workspace import ALIGNMENT, Lifetime, place
 from contract.planner.paths import pairs_of
 from contract.planner.planner import make_plan, ranked_plans
@@ -65,9 +75,9 @@ def test_memory_bound_products_are_packed_by_panels() -> None:
     plan = plan_of("dbea ec", "abcd", a=72, b=72, c=24, d=72, e=72)
     (step,) = plan.steps
     assert isinstance(step, Gett)
-    assert step.panels is not None
-    assert step.panels.pack_d
-    assert not step.panels.pack_a
+    assert isinstance(step.blocking, Panels)
+    assert step.blocking.pack_d
+    assert not step.blocking.pack_a
     assert plan.workspace == 0
 
 
@@ -308,5 +318,5 @@ def test_networks_of_matrices_use_the_quicker_kernels() -> None:
         chain = operation("ab bc cd", "ad", a=extent, b=extent, c=extent, d=extent)
         steps = make_plan(chain, machine=machine).steps
         assert len(steps) == 2
-        assert all(isinstance(step, Gett) and step.tiles for step in steps) == used
+        assert all(isinstance(x, Gett) and isinstance(x.blocking, Tiles) for x in steps) == used
         assert all(isinstance(step, Gemm) for step in steps) != used

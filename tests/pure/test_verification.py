@@ -21,6 +21,7 @@ from contract.plan.steps import (
     Elementwise,
     Gemm,
     Gett,
+    Panels,
     Permute,
     Plan,
     Reduce,
@@ -168,7 +169,9 @@ CHAIN = make_plan(contraction("ab,bc,cm->am"), ct.PlanPreference(algo=Algo.GEMM)
 BLOCKED = next(
     plan
     for plan in candidates(contraction("abk,kc->bca"), HOST)
-    if isinstance(plan.steps[0], Gett) and plan.steps[0].panels and not plan.steps[0].panels.pack_a
+    if isinstance(plan.steps[0], Gett)
+    and isinstance(plan.steps[0].blocking, Panels)
+    and not plan.steps[0].blocking.pack_a
 )
 TILED = make_plan(contraction("abk,kc->bca"), ct.PlanPreference(algo=Algo.GETT), GPU)
 REDUCED = next(
@@ -186,7 +189,7 @@ def with_step(plan: Plan, at: int = 0, **changes: Any) -> Plan:
 def with_loop(plan: Plan, kind: str, **changes: Any) -> Plan:
     (at,) = (i for i, loop in enumerate(plan.steps[0].loops) if loop.kind.value == kind)
     loops = list(plan.steps[0].loops)
-    loops[at] = replace(loops[at], **changes)
+    loops[at] = loops[at]._replace(**changes)
     return with_step(plan, loops=tuple(loops))
 
 
@@ -196,19 +199,23 @@ def with_slot(plan: Plan, at: int, **changes: Any) -> Plan:
     return replace(plan, slots=tuple(slots))
 
 
+def with_blocking(plan: Plan, **changes: Any) -> Plan:
+    return with_step(plan, blocking=replace(plan.steps[0].blocking, **changes))
+
+
 def with_panels(**changes: Any) -> Plan:
-    return with_step(BLOCKED, panels=replace(BLOCKED.steps[0].panels, **changes))
+    return with_blocking(BLOCKED, **changes)
 
 
 BOXED = make_plan(contraction("labk,lkc->lbca"), ct.PlanPreference(kernel_rank=0), BOXES)
 
 
 def with_tiles(**changes: Any) -> Plan:
-    return with_step(BOXED, tiles=replace(BOXED.steps[0].tiles, **changes))
+    return with_blocking(BOXED, **changes)
 
 
 def with_share(**changes: Any) -> Plan:
-    return with_step(TILED, share=replace(TILED.steps[0].share, **changes))
+    return with_blocking(TILED, **changes)
 
 
 LARGE = [
@@ -223,7 +230,7 @@ WGMMA = make_plan(
 
 
 def with_wgmma(**changes: Any) -> Plan:
-    return with_step(WGMMA, share=replace(WGMMA.steps[0].share, **changes))
+    return with_blocking(WGMMA, **changes)
 
 
 SQUARED = make_plan(contraction("ab,ab->ab"), ct.PlanPreference(algo=Algo.ELEMENTWISE), HOST)
@@ -315,25 +322,24 @@ REFUSED = {
     ),
     "an operator too few": (with_step(COMBINED, operators=()), "operators between the sources"),
     "a block of nothing": (
-        with_panels(blocks=(0, *BLOCKED.steps[0].panels.blocks[1:])),
+        with_panels(blocks=(0, *BLOCKED.steps[0].blocking.blocks[1:])),
         "A block has up to",
     ),
     "too few blocks": (with_panels(blocks=()), "number of blocks"),
     "a block that is not contiguous": (
-        with_panels(blocks=tuple(max(n - 1, 1) for n in BLOCKED.steps[0].panels.blocks)),
+        with_panels(blocks=tuple(max(n - 1, 1) for n in BLOCKED.steps[0].blocking.blocks)),
         "A block of a is contiguous along",
     ),
-    "two roles": (with_panels(m=BLOCKED.steps[0].panels.m * 2), "one role"),
+    "two roles": (with_panels(m=BLOCKED.steps[0].blocking.m * 2), "one role"),
     "no such loop": (with_panels(n=(17,)), "by number"),
     "rows that are columns": (
-        with_panels(m=BLOCKED.steps[0].panels.n, n=BLOCKED.steps[0].panels.m),
+        with_panels(m=BLOCKED.steps[0].blocking.n, n=BLOCKED.steps[0].blocking.m),
         "of the kind m",
     ),
     "a sum over products": (with_panels(k=(), batch=(0,)), "No sum runs over products"),
     "a loop without a role": (with_panels(m=(), pack_a=True, pack_d=True), "which has no role"),
     "parts that are not packed": (with_panels(splits=2, pack_d=False), "Parts of a sum are packed"),
     "no parts": (with_panels(splits=0), "one part or more"),
-    "both ways": (with_step(BLOCKED, share=TILED.steps[0].share), "share of a Gett with panels"),
     "boxes of nothing": (
         with_tiles(blocks=(0,) * len(BOXED.steps[0].loops)),
         "A block has up to",
@@ -344,27 +350,23 @@ REFUSED = {
         "A block has up to",
     ),
     "batches along rows": (
-        with_tiles(batch=BOXED.steps[0].tiles.m),
+        with_tiles(batch=BOXED.steps[0].blocking.m),
         "order of the loops of kind l",
     ),
-    "rows along columns": (with_tiles(m=BOXED.steps[0].tiles.n), "order of the loops of kind m"),
+    "rows along columns": (with_tiles(m=BOXED.steps[0].blocking.n), "order of the loops of kind m"),
     "steps left out": (with_tiles(k=()), "order of the loops of kind k"),
-    "a loop twice": (with_tiles(n=BOXED.steps[0].tiles.n * 2), "order of the loops of kind n"),
+    "a loop twice": (with_tiles(n=BOXED.steps[0].blocking.n * 2), "order of the loops of kind n"),
     "no parts of tiles": (with_tiles(splits=0), "one part or more"),
     "operators in tiles": (
         with_step(BOXED, operator_a=ct.Operator.RELU),
         "operators of A and B in tiles",
     ),
-    "tiles and panels": (
-        with_step(BOXED, panels=BLOCKED.steps[0].panels),
-        "Gett by tiles",
-    ),
     "a tile of one's own": (
-        with_share(tile=replace(TILED.steps[0].share.tile, k=512)),
+        with_share(tile=replace(TILED.steps[0].blocking.tile, k=512)),
         "as the tables of tiles say",
     ),
     "boxes that no tensor map has": (
-        with_step(TILED, share=HopperShare(HOPPER_TILES[0])),
+        with_step(TILED, blocking=HopperShare(HOPPER_TILES[0])),
         "as TMA and wgmma allow",
     ),
     "a tile that wgmma has not": (

@@ -12,7 +12,7 @@ from contract.device.kernels.jit import baked
 from contract.device.kernels.reduce import reduce_calls
 from contract.device.kernels.slices import slice_calls, slices_gain
 from contract.machines.gpu import Architecture
-from contract.machines.gpu_tiles import HopperShare
+from contract.machines.gpu_tiles import HopperShare, Share
 from contract.plan.steps import (
     Elementwise,
     Gemm,
@@ -58,9 +58,9 @@ def _calls(plan: Plan, step: Step, architecture: Architecture) -> tuple[DeviceCa
 
 
 def _product(plan: Plan, step: Gett, architecture: Architecture) -> tuple[KernelCall, ...]:
-    share = step.share
-    if isinstance(share, HopperShare):
-        return hopper_calls(plan, step, architecture, share)
+    if isinstance(step.blocking, HopperShare):
+        return hopper_calls(plan, step, architecture, step.blocking)
+    share = step.blocking if isinstance(step.blocking, Share) else None
     return gett_calls(plan, step, architecture, share)
 
 

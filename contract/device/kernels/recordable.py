@@ -31,7 +31,7 @@ def _as_gett(plan: Plan, step: Gemm, gpu: Architecture) -> tuple[Gett, float]:
     """The same product in tiles, and its predicted seconds."""
     best, *_ = best_ways(step, held_by(plan, step), gpu, 1)
     product = {each.name: getattr(step, each.name) for each in fields(Product)}
-    return Gett(**product, share=best.share), best.seconds
+    return Gett(**product, blocking=best.share), best.seconds
 
 
 def _decided_again(

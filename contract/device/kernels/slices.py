@@ -125,7 +125,8 @@ def slice_calls(
     multiplies slices; None: the best by the model.
     """
     problem = problem_of(step, held_by(plan, step))
-    share = step.share if isinstance(step, Gett) and isinstance(step.share, Share) else None
+    blocking = step.blocking if isinstance(step, Gett) else None
+    share = blocking if isinstance(blocking, Share) else None
     alone = gett_calls(plan, step, architecture, share)
     room = Room.of(problem, max((call.scratch for call in alone), default=0))
     if not room.terms:

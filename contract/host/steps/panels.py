@@ -138,9 +138,9 @@ class _PanelProduct:
     """A Gett with panels, prepared once: blocks, kernels, and the shape of every panel."""
 
     def __init__(self, plan: Plan, step: Gett, kernels: HostKernels, workers: Workers) -> None:
-        assert step.panels is not None
+        assert isinstance(step.blocking, Panels)
         self.step = step
-        self.panels: Panels = step.panels
+        self.panels = step.blocking
         self.kernels = kernels
         self.workers = workers
         self.dtype = np.dtype(step.dtype)
@@ -423,13 +423,14 @@ def _panel_order(
 
 def _is_whole(step: Gett, name: Literal["a", "b"]) -> bool:
     """Whether every block reads the same panel of the operand."""
-    assert step.panels is not None
+    panels = step.blocking
+    assert isinstance(panels, Panels)
     foreign = Kind.N if name == "a" else Kind.M
     return all(
         block == loop.extent
         or loop.kind is foreign
-        or (at in step.panels.batch and getattr(loop, name) == 0)
-        for at, (loop, block) in enumerate(zip(step.loops, step.panels.blocks, strict=True))
+        or (at in panels.batch and getattr(loop, name) == 0)
+        for at, (loop, block) in enumerate(zip(step.loops, panels.blocks, strict=True))
     )
 
 

@@ -13,7 +13,7 @@ from contract.host.resources.memory import Cutter
 from contract.host.resources.prepared import Memory, Prepared, Scalars, product_work
 from contract.host.resources.views import Array, address, compact_strides, slabs
 from contract.host.resources.workers import Workers
-from contract.plan.steps import Gett, Kind, Loop, Plan
+from contract.plan.steps import Gett, Kind, Loop, Plan, Tiles
 from contract.plan.workspace import rounded
 from contract.planner.host.tile_blocks import SQUARE
 
@@ -93,8 +93,8 @@ class TileProduct:
         workers: Workers,
         fill: Prepared | None,
     ) -> None:
-        assert step.tiles is not None
-        self.step, self.tiles, self.workers = step, step.tiles, workers
+        assert isinstance(step.blocking, Tiles)
+        self.step, self.tiles, self.workers = step, step.blocking, workers
         self.dtype = np.dtype(step.dtype)
         self.shape, self.multiply = shape, multiply
         self.fill = fill
@@ -286,8 +286,8 @@ _GROUPS = (
 
 def _ordered(step: Gett, kind: Kind) -> list[tuple[Loop, int]]:
     """The loops of a kind with their blocks, in the order of their places."""
-    tiles = step.tiles
-    assert tiles is not None
+    tiles = step.blocking
+    assert isinstance(tiles, Tiles)
     order = {Kind.M: tiles.m, Kind.N: tiles.n, Kind.K: tiles.k, Kind.BATCH: tiles.batch}[kind]
     return [(step.loops[at], tiles.blocks[at]) for at in order]
 

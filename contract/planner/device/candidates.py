@@ -68,7 +68,7 @@ def _noting_what_is_forbidden(
     if gpu.allows_tf32 or compute is None or not uses_tf32(problem.dtype, compute):
         return found
     note = f"{compute.value} computes as 32F, for {TF32_OVERRIDE.name} forbids TF32"
-    return [replace(option, reason=f"{option.reason}; {note}") for option in found]
+    return [option._replace(reason=f"{option.reason}; {note}") for option in found]
 
 
 def _elementwise_option(problem: ProductProblem, gpu: Architecture) -> Option:
@@ -98,7 +98,7 @@ def _gett_options(problem: ProductProblem, gpu: Architecture, most: int) -> Iter
     held = {term.slot: Held(term.dtype, term.alignment) for term in _terms(problem)}
     for way in best_ways(step, held, gpu, most):
         yield Option(
-            Algo.GETT, way.seconds, way.reason, (replace(step, share=way.share),), problem.d
+            Algo.GETT, way.seconds, way.reason, (replace(step, blocking=way.share),), problem.d
         )
 
 

@@ -69,9 +69,10 @@ def host_options(problem: ProductProblem, cpu: Cpu, search: Search = Search.ALL)
     is_matrix_product = any([extents_of(step.loops)[Kind.BATCH] == 1 for step in products])
     if search is Search.BRIEF and is_matrix_product:
         return found + (tile_options(problem, cpu) if _tiles_may_gain(found, cpu) else [])
-    if _may_win(2 * cpu.call, found, search):
+    multiplied = extent_of(loops)
+    if _may_win(2 * cpu.call + 2 * multiplied / cpu.loop_flops.of(problem.dtype), found, search):
         found.append(_loop_option(problem, loops, cpu))
-    if extent_of(loops) > cpu.loop_product:
+    if multiplied > cpu.loop_product:
         found += _blocked_options(problem, loops, cpu, found, search)
     if not is_matrix_product:
         found += _transposed_options(problem, loops, cpu, found, search)

@@ -81,7 +81,7 @@ def panel_options(problem: ProductProblem, loops: tuple[Loop, ...], cpu: Cpu) ->
         seconds, blocks = min(
             (_panel_seconds(shape, blocks, space), blocks) for blocks in _blockings(shape, space)
         )
-        step = replace(product_step(Gett, problem, loops), panels=_panels(shape, blocks, loops))
+        step = replace(product_step(Gett, problem, loops), blocking=_panels(shape, blocks, loops))
         packed = "".join(
             name
             for name, flag in zip("ABD", (shape.pack_a, shape.pack_b, shape.pack_d), strict=True)

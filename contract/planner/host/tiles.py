@@ -61,7 +61,7 @@ def tile_options(problem: ProductProblem, cpu: Cpu) -> list[Option]:
     found = []
     for keeps, reason in WAYS:
         depths = _depths(loops, problem.dtype, cpu, tiling, keeps)
-        steps = [replace(product, tiles=tiles) for tiles in depths]
+        steps = [replace(product, blocking=tiles) for tiles in depths]
         if steps:
             costs = [(_Cost(step, cpu, tiling).seconds, step) for step in steps]
             deepest, best = costs[0], min(costs, key=lambda cost: cost[0])
@@ -110,7 +110,7 @@ def _turned(problem: ProductProblem) -> ProductProblem:
     a, b = problem.a, problem.b
     own = (x for x in problem.d.fastest_first if (x in a.modes) != (x in b.modes))
     fastest = next((mode for mode in own if problem.extents[mode] > 1), None)
-    return problem if fastest is None or fastest in a.modes else replace(problem, a=b, b=a)
+    return problem if fastest is None or fastest in a.modes else problem._replace(a=b, b=a)
 
 
 def _tiles(loops: Sequence[Loop], dtype: str, tiling: Tiling, pieces: int) -> Tiles:
@@ -180,8 +180,8 @@ def _lie(stride: Stride, step: Gett, tiles: Tiles, across: Sequence[int]) -> Lie
 
 def packs_as_it_lies(step: Gett) -> bool:
     """Whether both operands are packed in the order in which they lie."""
-    tiles = step.tiles
-    assert tiles is not None
+    tiles = step.blocking
+    assert isinstance(tiles, Tiles)
     sides = ((STRIDE_A, tiles.m), (STRIDE_B, tiles.n))
     return all(_lie(stride, step, tiles, order) is Lie.STRAIGHT for stride, order in sides)
 
@@ -196,8 +196,8 @@ class _Cost:
 
     @property
     def tiles(self) -> Tiles:
-        assert self.step.tiles is not None
-        return self.step.tiles
+        assert isinstance(self.step.blocking, Tiles)
+        return self.step.blocking
 
     @property
     def seconds(self) -> float:

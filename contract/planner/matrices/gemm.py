@@ -5,7 +5,7 @@ steps cost is the machine's to say.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product as combinations
 from itertools import takewhile
 from operator import attrgetter
@@ -59,7 +59,7 @@ def gemms(problem: ProductProblem, loops: tuple[Loop, ...], blas: Blas) -> Itera
             chosen = (*m, *n, *k)
             taken = {loop.modes for loop in chosen}
             others = [loop for loop in loops if loop.modes not in taken]
-            batch = tuple([replace(loop, kind=Kind.BATCH) for loop in others])
+            batch = tuple([loop._replace(kind=Kind.BATCH) for loop in others])
             yield product_step(Gemm, problem, (*_outermost_last(batch), *chosen))
 
 

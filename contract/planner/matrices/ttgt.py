@@ -1,7 +1,7 @@
 """Products on permuted copies: operands in the order of a matrix, and the way back to D."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from itertools import product as combinations
 
@@ -92,7 +92,7 @@ def permuted(
         d, c = packing.result(m, n, batch), None
     scaled = problem.scaled and d is problem.d
     next_slot = problem.next_slot + len(packing.temporaries)
-    inner = replace(problem, a=a, b=b, d=d, c=c, scaled=scaled, next_slot=next_slot)
+    inner = problem._replace(a=a, b=b, d=d, c=c, scaled=scaled, next_slot=next_slot)
     return Permuted(tuple(packing.before), inner, tuple(packing.after), tuple(packing.temporaries))
 
 
@@ -124,9 +124,9 @@ class _Packing:
         if factors is not None:
             self.before.append(self._copy(term, packed, self.problem.dtype))
             return packed
-        plain = replace(term, operator=Operator.IDENTITY)
+        plain = term._replace(operator=Operator.IDENTITY)
         self.before.append(self._copy(plain, packed, accumulator(term.dtype)))
-        return replace(packed, operator=term.operator)
+        return packed._replace(operator=term.operator)
 
     def result(
         self, rows: tuple[Loop, ...], columns: tuple[Loop, ...], batch: tuple[Loop, ...]
@@ -173,4 +173,5 @@ def is_flat_matrix(stride: Stride, rows: tuple[Loop, ...], columns: tuple[Loop, 
 
 
 def _is_flat(stride: Stride, loops: tuple[Loop, ...]) -> bool:
-    return all(stride(outer) == stride(inner) * inner.extent for inner, outer in pairwise(loops))
+    pairs = pairwise(loops)
+    return all([stride(outer) == stride(inner) * inner.extent for inner, outer in pairs])
