@@ -14,8 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
 __all__ = ["LIBRARIES", "main"]
 
+ROOT = Path(__file__).parents[2]
+RAN = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)  # else tests are missing
 # The modules whose tests come to einsum, directly or through what they test.
 LIBRARIES = {
     "tensorly": ("tensorly",),
@@ -83,15 +87,19 @@ def main(names: list[str]) -> int:
 
 
 def _run(modules: tuple[str, ...], einsum: str) -> Run:
-    """The tests in a process of their own, which knows nothing of this project's settings."""
+    """The tests in a process of their own, which knows nothing of this project's settings.
+
+    So it runs in another folder, for pytest reads the settings of the folder that it runs in.
+    """
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "pytest", "-q", "--rootdir", folder, "-c", "/dev/null"]
         command += ["-p", "tests.libraries.counted_einsum", "-p", "no:cacheprovider"]
         command += ["--einsum", einsum, "--einsum-report", str(report), "--pyargs", *modules]
-        environment = {**os.environ, "EINOPS_TEST_BACKENDS": "numpy"}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        if not report.exists():
+        path = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
+        environment = {**os.environ, "EINOPS_TEST_BACKENDS": "numpy", "PYTHONPATH": path}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+        if done.returncode not in RAN or not report.exists():
             raise RuntimeError(f"pytest ended with {done.returncode}: {done.stdout[-2000:]}")
         return Run(**json.loads(report.read_text()))
 
