@@ -35,8 +35,6 @@ from contract.execution.bound_plan import UNSCALED, BoundCall, Call
 from contract.execution.budget import LackingMemoryError
 from contract.execution.executor import Scalars
 from contract.execution.recording import CapturedContraction
-from contract.explain.picture import draw
-from contract.explain.table import explain
 from contract.logging import LOGGER, UNWATCHED, Level
 from contract.plan.steps import Plan
 from contract.planner.planner import make_plan
@@ -456,9 +454,13 @@ class ContractExpression:
         needs matplotlib. With ``operands`` the expression is called on them, up to three times in
         a second, and the shortest time stands beside the predicted one.
         """
+        from contract.explain.table import explain  # few programs ask
+
         measured = None if operands is None else self._shortest_time(operands)
         loaded = self._call.loaded
         if plot is not None:
+            from contract.explain.picture import draw
+
             draw(loaded.plan, plot)
         plan, machine = loaded.plans[0], self._handle.executor.machine
         again = make_plan(plan.operation, plan.preference, machine)  # with all that was weighed

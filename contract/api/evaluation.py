@@ -24,7 +24,7 @@ from contract.execution.budget import LackingMemoryError, usable
 from contract.execution.executor import Scalars
 from contract.logging import LOGGER
 from contract.session.handle import Handle
-from contract.slices.fitted_plans import Cuts
+from contract.slices.fitting import Cuts
 from contract.support.text import shown
 
 __all__ = [

@@ -25,7 +25,6 @@ from contract.api.request import (
     repeated,
     resolve_notation,
 )
-from contract.api.request_text import request_of, text_of
 from contract.arrays.gradients import GIVEN, Derivative, gradient, tangent
 from contract.arrays.libraries import ArrayLibrary, library_among, loaded_libraries
 from contract.arrays.protocol import Array, Layout, is_array
@@ -34,7 +33,7 @@ from contract.descriptors.layout import packed_strides
 from contract.descriptors.operators import BinaryOperator, Operator, conjugated, unary
 from contract.errors import NotSupportedError
 from contract.session.handle import handle_for
-from contract.slices.fitted_plans import Cuts
+from contract.slices.fitting import Cuts
 
 __all__ = ["evaluate", "joined", "prepare_libraries"]
 
@@ -269,6 +268,8 @@ class Request:
                 raise NotSupportedError(
                     f"A transformed call, or one in a graph, has no {name} of its own."
                 )
+        from contract.api.request_text import text_of  # few programs keep graphs
+
         written, slices = self.asked.written, self.options.slices
         if not isinstance(written, str):
             expression, slices = self._numbered(_shapes(tensors)[: self.count])
@@ -287,6 +288,8 @@ class Request:
         count: int,
     ) -> "Request":
         """The request for ``count`` operands that was stored."""
+        from contract.api.request_text import request_of  # few programs load graphs
+
         text, *scalars = stored
         written, options = request_of(text)
         options = replace(options, same=repeated(tensors[:count]))

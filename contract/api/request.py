@@ -48,7 +48,7 @@ from contract.execution.bound_plan import (
 from contract.execution.budget import Budget, fixed_bytes, usable
 from contract.execution.executor import Loaded
 from contract.session.handle import Handle
-from contract.slices.fitted_plans import Cuts, fitting_plan
+from contract.slices.fitting import Cuts, fitting_plan
 from contract.support.memory_size import ADDRESSABLE_BYTES, memory_amount, memory_bytes
 from contract.support.text import shown
 

@@ -6,13 +6,9 @@ A library is known by the types of its arrays: nothing is imported that the call
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
-
-from contract.arrays.jax_arrays import JaxLibrary
-from contract.arrays.torch_tensors import TorchLibrary
 
 __all__ = [
     "ArrayLibrary",
@@ -24,11 +20,7 @@ __all__ = [
 ]
 
 Tensor = Any  # a torch.Tensor, a jax.Array or a tracer of one
-LIBRARIES = {
-    "torch": ("torch", TorchLibrary),
-    "jax": ("jax", JaxLibrary),
-    "jaxlib": ("jax", JaxLibrary),
-}
+LIBRARIES = {"torch": "torch", "jax": "jax", "jaxlib": "jax"}  # by the package of an array's type
 
 
 Stored = tuple[str, Any, Any, Any]
@@ -157,8 +149,7 @@ def library_among(arrays: Sequence[Any]) -> ArrayLibrary | None:
 
 def loaded_libraries() -> list[ArrayLibrary]:
     """Those that the caller has imported by now."""
-    known = dict(LIBRARIES.values())
-    return [_opened(known[name], sys.modules[name]) for name in known if name in sys.modules]
+    return [_opened(name) for name in ("torch", "jax") if name in sys.modules]
 
 
 def numpy_type(dtype: Any) -> Any:
@@ -171,12 +162,18 @@ def numpy_type(dtype: Any) -> Any:
 @cache
 def _library_of_class(kind: type) -> ArrayLibrary | None:
     for each in kind.__mro__:
-        module, library = LIBRARIES.get(each.__module__.split(".")[0], ("", None))
-        if library is not None and module in sys.modules:
-            return _opened(library, sys.modules[module])
+        name = LIBRARIES.get(each.__module__.split(".")[0])
+        if name in sys.modules:
+            return _opened(name)
     return None
 
 
 @cache
-def _opened(library: type[TorchLibrary] | type[JaxLibrary], module: ModuleType) -> ArrayLibrary:
-    return library(module)
+def _opened(name: str) -> ArrayLibrary:
+    if name == "torch":
+        from contract.arrays.torch_tensors import TorchLibrary
+
+        return TorchLibrary(sys.modules[name])
+    from contract.arrays.jax_arrays import JaxLibrary
+
+    return JaxLibrary(sys.modules[name])

@@ -6,10 +6,9 @@ they compute in themselves and have no compute type.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Number, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 from contract.errors import UnsupportedTypeError
 from contract.support.choices import Choice
@@ -240,8 +239,7 @@ def promoted(types: Iterable[str]) -> str | None:
     return "float64" if double else "float32"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """One legal row: what a computation promises, and in which types the host keeps it.
 
     ``accumulator`` holds products and sums, ``scalar`` alpha, beta and gamma. The promise:

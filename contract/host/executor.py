@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from time import perf_counter
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
@@ -66,7 +66,6 @@ from contract.plan.steps import (
     step_text,
 )
 from contract.plan.workspace import rounded
-from contract.storage.files import dumped, hashed
 from contract.support.progress import counted
 
 __all__ = ["HostExecutor", "LoadedPlan"]
@@ -79,8 +78,7 @@ NO_MEMORY = Memory(NOTHING, NOTHING)
 LONG_PATH = 16  # steps; only so many are worth a look at whether somebody waits for them
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """A step of a plan, prepared with the kernels of ``family``."""
 
     step: Step
@@ -299,6 +297,8 @@ class HostExecutor:
         """The processor, and a digest of its model's constants where they were fitted."""
         if self.machine == self.built_in:
             return self.processor
+        from contract.storage.files import dumped, hashed  # few machines are fitted
+
         found = hashed(dumped(self.machine, Cpu))[:8]
         return replace(self.processor, capability=f"{self.processor.capability}, fitted {found}")
 

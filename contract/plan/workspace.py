@@ -1,15 +1,14 @@
 """Slot lifetimes -> offsets in one buffer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["ALIGNMENT", "Lifetime", "place", "rounded"]
 
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector load of the host
 
 
-@dataclass(frozen=True, slots=True)
-class Lifetime:
+class Lifetime(NamedTuple):
     """``bytes`` are needed from step ``first`` (which writes them) to step ``last``."""
 
     bytes: int

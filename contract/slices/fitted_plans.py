@@ -1,6 +1,6 @@
-"""An operation -> a plan that fits into memory: whole, or in slices where it must or shall be."""
+"""A contraction -> a plan that fits into memory: whole, or in slices where it must or shall be."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -10,11 +10,10 @@ from contract.descriptors.operations import (
     AutotuneMode,
     CacheMode,
     Contraction,
-    OperationDescriptor,
     PlanPreference,
     TensorDescriptor,
 )
-from contract.errors import InsufficientWorkspaceError, InvalidValueError
+from contract.errors import InsufficientWorkspaceError
 from contract.execution.binding import aligned
 from contract.execution.executor import Loaded, footprint
 from contract.plan.workspace import ALIGNMENT
@@ -34,31 +33,21 @@ from contract.slices.search import (
 )
 from contract.slices.sliced_plan import Piece, SlicedPlan, Sums
 
-__all__ = ["Cuts", "fitting_plan", "in_slices", "sums_of"]
+__all__ = ["fitted_plan", "in_slices", "sums_of"]
 
 ATTEMPTS = 8  # each for half of the memory of the one before
 NEAR = 8  # a limit of so many times the intermediates keeps no plan from being fast
 SLOWED = 1.5
 FIXED = 0.8
-Cuts = tuple[tuple[Hashable, int | None], ...]  # labels of modes, and numbers of their chunks
 
 
-def fitting_plan(
+def fitted_plan(
     handle: Handle,
-    operation: OperationDescriptor,
+    operation: Contraction,
     preference: PlanPreference,
-    cuts: Cuts | None = None,
+    cuts: Collection[tuple[object, int | None]] | None,
 ) -> Loaded:
-    """The handle's plan for the operation; a contraction in slices if that needs too much memory.
-
-    ``cuts`` are slices that a caller wants, whatever memory there is.
-
-    InsufficientWorkspaceError, with the least bytes of both ways, if neither fits.
-    """
-    if cuts is not None and not isinstance(operation, Contraction):
-        raise InvalidValueError("Only a contraction is sliced.")
-    if not isinstance(operation, Contraction) or (cuts is None and preference.memory_limit is None):
-        return handle.plan(operation, preference)
+    """The plan within the preference's limit of memory, or in the slices of ``cuts``."""
     network, path = network_of(operation, preference.path)
     ordered = replace(preference, path=path)
     if cuts is not None:

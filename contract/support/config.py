@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from contract.errors import InvalidValueError
 
@@ -21,8 +22,7 @@ MOST_DIGITS = 9  # of an integer
 MOST_LINES = 10**MOST_DIGITS - 1  # of a plan cache
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(NamedTuple):
     """One environment variable: its name, what it means, and the value when it is unset."""
 
     name: str

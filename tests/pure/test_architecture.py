@@ -1,6 +1,8 @@
 """The folders are the architecture: each room imports from rooms below it, and nothing else."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +47,14 @@ FLOORS = {
     "device": ("device.kernels", "device"),
 }
 ARRAY_LIBRARIES = {"numpy", "cupy", "numba", "torch", "jax"}
+# What few programs need, and no program shall wait for that does not ask for it.
+RARELY_NEEDED = {
+    *("fractions", "matplotlib", "numba", "opt_einsum", "platformdirs", "tqdm"),
+    *("contract.api.request_text", "contract.arrays.jax_arrays", "contract.arrays.torch_tensors"),
+    *("contract.cli", "contract.descriptors.overlap", "contract.device.executor"),
+    *("contract.explain", "contract.host.compiled_kernels", "contract.planner.device"),
+    *("contract.slices.fitted_plans", "contract.slices.search", "contract.slices.sliced_plan"),
+}
 
 
 def modules() -> dict[str, Path]:
@@ -200,6 +210,12 @@ def test_libraries_are_imported_by_the_caller_only(library: str) -> None:
 
 def test_only_the_paths_import_opt_einsum() -> None:
     assert {name for name in INSIDE if "opt_einsum" in libraries_of(name)} == {"planner.paths"}
+
+
+def test_import_brings_nothing_in_that_few_programs_need() -> None:
+    command = [sys.executable, "-c", "import contract, sys; print(*sys.modules)"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert not RARELY_NEEDED & set(done.stdout.split())
 
 
 STRING_METHODS = {

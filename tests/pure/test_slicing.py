@@ -8,7 +8,7 @@ import pytest
 
 import contract as ct
 from contract.planner.paths import pairs_of
-from contract.slices.fitted_plans import fitting_plan
+from contract.slices.fitting import fitting_plan
 from contract.slices.search import (
     Chunked,
     Network,

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from contract.descriptors.compute_types import is_complex
@@ -29,8 +28,7 @@ Run = Callable[[Sequence[Array], Scalars, Memory], None]
 Direct = Callable[[Sequence[Array], Array, Array], None]  # inputs, a new output, memory
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A step ready to run: ``run(slots, scalars, memory)`` with so many bytes of memory.
 
     ``tiles`` are bounded whatever the tensors' sizes, ``workspace`` is not. ``own`` are the

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -278,8 +278,7 @@ def _padded(plan: Plan, step: Permute, kernels: HostKernels, workers: Workers) -
     return Prepared(run, tiles=fill.tiles, own=fill.own)
 
 
-@dataclass(frozen=True, slots=True)
-class _Operand:
+class _Operand(NamedTuple):
     """One source of a pass: its strides along the fused dimensions, and what happens to it."""
 
     slot: int
@@ -307,8 +306,7 @@ class _Shape:
     load: CopyKernel | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Shapes:
+class _Shapes(NamedTuple):
     """The tiles of all sources and of the target."""
 
     sources: Sequence[_Shape]

@@ -7,11 +7,10 @@ sum is fixed by the plan, so the number of threads does not change a bit.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import product as combinations
 from math import ceil, prod
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -38,8 +37,7 @@ PARTS = 4  # for each thread
 THREAD_WORK = 1 << 23  # of steps.product_work, worth a thread that has to be woken
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
+class _Block(NamedTuple):
     """One block: its extents, and the element offset of each operand."""
 
     extents: tuple[int, ...]
@@ -52,8 +50,7 @@ class _Block:
 Chain = tuple[_Block, ...]  # blocks along k, summed one after the other
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
+class _Side(NamedTuple):
     """How one operand of the blocks of one shape becomes a stack of matrices.
 
     ``pack`` copies between memory and a panel of ``elements``; None: used where it lies.
@@ -70,8 +67,7 @@ class _Side:
         return strided(flat, offset, self.shape, self.byte_strides)
 
 
-@dataclass(frozen=True, slots=True)
-class _Variant:
+class _Variant(NamedTuple):
     """The sides of all blocks with the same extents."""
 
     a: _Side
@@ -80,8 +76,7 @@ class _Variant:
     c: _Side | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Memory:
+class _Memory(NamedTuple):
     """One operand of a call as flat memory, and the element at which it starts."""
 
     flat: Array
@@ -116,8 +111,7 @@ class _Reader:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Lane:
+class _Lane(NamedTuple):
     """What one thread works in: readers of A and B, and panels."""
 
     a: _Reader

@@ -1,11 +1,10 @@
 """Matrix products and products loop by loop on the host: Gemm, and Gett without panels or tiles."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 from string import ascii_letters
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -507,8 +506,7 @@ def _dot(
     return run_turned if turned else run
 
 
-@dataclass(frozen=True, slots=True)
-class FewSums:
+class FewSums(NamedTuple):
     """A whole plan as one numpy.einsum, into a new array or into the plan's own result.
 
     Both walk through memory in ``order``, that of the result, so they give the same bits.

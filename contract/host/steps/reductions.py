@@ -7,10 +7,9 @@ threads have work and no bit depends on their number.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import ceil, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -72,8 +71,7 @@ def prepare_reduce(plan: Plan, step: Reduce, kernels: HostKernels, workers: Work
     return Prepared(run, tiles=tiles, direct=direct if alone else None, direct_bytes=needed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Straight:
+class _Straight(NamedTuple):
     """A kernel from memory to memory.
 
     With ``partial`` elements it writes parts of sums there, which ``rest`` adds up.
@@ -185,8 +183,7 @@ def _small_addend(
     return added
 
 
-@dataclass(frozen=True, slots=True)
-class _Kernels:
+class _Kernels(NamedTuple):
     """The kernels of all blocks with the same extents."""
 
     load: CopyKernel | None

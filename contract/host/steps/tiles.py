@@ -1,10 +1,9 @@
 """Products by tiles on the host: the plan of a compiled kernel, its memory, and its threads."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from math import ceil, prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +33,7 @@ MANY_BOXES = 1 << 12  # for each thread: the last ones, which are smaller, count
 KEPT_BYTES = 1 << 24  # of boxes of A that all threads keep packed
 
 
-@dataclass(frozen=True, slots=True)
-class _Lane:
+class _Lane(NamedTuple):
     """Bytes of one thread's memory: panels of A and of B, a tile that lies apart, and tables.
 
     ``a`` and ``b`` are those of one batch's panels, ``kept`` boxes of A have panels of their own.
