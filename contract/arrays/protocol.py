@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
+import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
 
 from contract.arrays.cupy_module import cupy_of

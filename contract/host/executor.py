@@ -8,7 +8,6 @@ from math import prod
 from time import perf_counter
 from typing import NamedTuple, assert_never
 
-import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
 
 from contract.arrays.protocol import Arrays

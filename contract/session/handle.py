@@ -29,7 +29,6 @@ from contract.errors import CacheFileError, InvalidValueError, NotSupportedError
 from contract.execution.binding import bind, bind_workspace
 from contract.execution.bound_plan import Call
 from contract.execution.executor import Executor, Loaded, held_bytes
-from contract.host.executor import HostExecutor
 from contract.logging import LOGGER, UNWATCHED
 from contract.machines.constants import Fitted
 from contract.machines.machine import Identity
@@ -364,7 +363,9 @@ class Handle:
 
 def _host_executor(
     settings: Settings, kernels: str | None, threads: int | None, compile: str | None
-) -> HostExecutor:
+) -> Executor:
+    from contract.host.executor import HostExecutor  # a GPU's handle loads no kernels of the host
+
     family = settings.kernels if kernels is None else kernels
     if not isinstance(family, str) or family not in ("auto", "numba", "numpy"):
         raise InvalidValueError(f"kernels is 'auto', 'numba' or 'numpy': it is {shown(family)}.")

@@ -7,7 +7,6 @@ from itertools import product as combinations
 from math import prod
 from typing import Any
 
-import ml_dtypes  # noqa: F401  (registers the name bfloat16)
 import numpy as np
 
 from contract.descriptors.compute_types import is_blas_type
