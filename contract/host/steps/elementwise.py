@@ -120,7 +120,7 @@ def _small(plan: Plan, step: Elementwise) -> Prepared:
 
 
 def small_pass_bytes(plan: Plan, step: Elementwise) -> int:
-    """What NumPy allocates for a small step: scaled, transformed and converted operands, and results."""
+    """What NumPy allocates for a small step, beside what it is given."""
     arrays = max(len(step.operators) - 1, 0) + sum(map(_small_arrays, step.sources))
     arrays += _is_apart(plan, step)
     arrays += sum([dtype != step.dtype for dtype in _types(plan, step)])
