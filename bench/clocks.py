@@ -1,17 +1,19 @@
 """What a launch needs of every unit of a GPU, counted in its machine code and its addresses.
 
-Instructions are those of the phases of bench.phases, trips follow from the shape. Nothing is fitted
-here: rates are nominal, and what a kernel takes beyond its busiest unit is not in the counts.
+Instructions are those of the phases of bench.phases, trips follow from the shape, bytes of products
+from the planner's model, those of passes from bench.sectors. Rates are nominal, no constant is
+fitted. Two rules are what an H100 showed and not counts: units that multiply wait for shared memory
+(``busy``), and lanes of the CUDA cores that ask for the same share its wavefronts (BROADCAST).
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, prod
 
 from bench.nvrtc import Usage, compiled, usage_in
 from bench.occupancy import resident as blocks_of
-from bench.phases import READS, WAVEFRONTS, Phases, instructions, phases, reading, straight
+from bench.phases import READS, WAVEFRONTS, WGMMA, Phases, instructions, phases, reading, straight
 from bench.sass import Code, parsed
 from bench.sectors import LINE, SECTOR, touched, wavefronts
 from contract.descriptors.compute_types import is_complex, item_size
@@ -285,7 +287,7 @@ def by_wgmma(
     size, warps = found.problem.a.size, tile.multipliers // 32
     products = tile.m / (64 * tile.groups) * tile.STEP_BYTES / 32
     stored = tile.m * tile.n * found.problem.d.size / tile.multipliers
-    counted = phases(kernel.code, "HGMMA", products, stored)
+    counted = phases(kernel.code, WGMMA, products, stored)
     peak = gpu.rates.half if size == 2 else gpu.rates.tf32
     own = ceil(found.tiles * share.parts / gpu.multiprocessors)
     tiles = Tiles(
@@ -313,7 +315,8 @@ def adding(call: KernelCall, machine: Machine) -> Needs:
 def by_cublas(call: BlasCall, machine: Machine) -> Needs:
     """A product by cuBLAS, as the planner's model has it: its code is not seen."""
     sizes, types = (call.batch, call.m, call.n, call.k), (call.a.dtype, call.d.dtype)
-    return Needs(call.name, blas_seconds(sizes, types, call.compute, call.dtype, machine.gpu), {})
+    gpu = replace(machine.gpu, dram=machine.copied / machine.gpu.costs.streamed)
+    return Needs(call.name, blas_seconds(sizes, types, call.compute, call.dtype, gpu), {})
 
 
 # --- passes over memory -----------------------------------------------------------------------

@@ -66,7 +66,9 @@ def main(arguments: Sequence[str]) -> int:
     """Print both models, and what they would choose; the exit status is 1 if the fit is worse."""
     asked = _parser().parse_args(arguments)
     files = [json.loads(each.read_text()) for each in asked.files]
-    (card,) = {card_of(each) for each in files}
+    card, *others = {card_of(each) for each in files}
+    if others:
+        raise SystemExit(f"The numbers are not of one card: {card}, {others[0]}.")
     built_in = architecture_of(int(card.capability.replace(".", "")))
     operations = [case.work.operation for each in files for case in measured_cases(each)]
     before = predictions(built_in, operations)

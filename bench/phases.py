@@ -15,6 +15,7 @@ from bench.sass import Code, Instruction, stored_widely
 __all__ = [
     "READS",
     "WAVEFRONTS",
+    "WGMMA",
     "Counts",
     "Phases",
     "instructions",
@@ -44,7 +45,8 @@ CLASSES = {
 OTHERS = "integer"
 WAVEFRONTS = "wavefronts"  # of 128 bytes, to and from shared memory and L1
 READS = "reads"  # those of them that read shared memory widely, but for ldmatrix
-LOADS = ("LDGSTS", "LDG", "UTMALDG")
+LOADS = ("LDGSTS", "LDG")
+WGMMA = "HGMMA"
 
 
 def class_of(opcode: str) -> str:
@@ -141,9 +143,10 @@ def loaded(code: Code, where: range) -> int:
 
 
 def main_loop(code: Code, unit: str) -> range:
-    """The smallest loop with ``unit`` and loads; without loads where there is none."""
+    """The smallest loop with ``unit`` and loads; of wgmma other warps load, in their own loop."""
     full = [each for each in code.loops if code.count(unit, each)]
-    loading = [each for each in full if any(code.count(load, each) for load in LOADS)]
+    loads = () if unit == WGMMA else LOADS
+    loading = [each for each in full if any(code.count(load, each) for load in loads)]
     found = min(loading or full, key=len, default=None)
     if found is None:
         raise ValueError(f"no loop with {unit}")
