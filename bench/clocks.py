@@ -233,7 +233,7 @@ def multiplying(plan: Plan, step: Gett, share: Share, call: KernelCall, machine:
     stored = tile.l * tile.m * tile.n * problem.d.size / tile.threads
     counted = phases(kernel.code, *unit_of(problem, tile), stored)
     if not tensor:
-        counted.step[WAVEFRONTS] -= (1 - BROADCAST) * counted.step[READS]  # type: ignore[assignment]
+        counted.step[WAVEFRONTS] -= (1 - BROADCAST) * counted.step[READS]
     in_step = summed(
         (1, clocks(counted.step, warps, gpu)),
         (seldom_share(tile), clocks(counted.seldom, warps, gpu)),

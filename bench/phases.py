@@ -109,7 +109,7 @@ def phases(code: Code, unit: str, units: float, stored: float) -> Phases:
     rounds = units / max(sum(code.lines[at].opcode == unit for at in again or once), 1)
     each_step = counts(code.lines[at] for at in once)
     for name, number in counts(code.lines[at] for at in again).items():
-        each_step[name] += number * rounds  # type: ignore[assignment]
+        each_step[name] += number * rounds
     tile = around(code, step)
     after, stores = ending(code, step.stop, tile.stop, stored)
     return Phases(
@@ -209,6 +209,6 @@ def ending(code: Code, start: int, stop: int, stored: float) -> tuple[Counts, Co
     storing = counts(code.lines[first + 1 : last + 1])
     stores: Counts = Counter()
     for name, number in storing.items():
-        stores[name] = number * stored / written  # type: ignore[assignment]
+        stores[name] = number * stored / written
     to_and_from = chain(path(code, start, first, min), path(code, last + 1, stop, min))
     return counts(code.lines[at] for at in to_and_from) + stores, stores
