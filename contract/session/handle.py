@@ -312,7 +312,8 @@ class Handle:
                 call = Call(plan, out=arrays.layout(target), addend=of_c)
                 call.into(operands, target, c, scalars, given)
         bound = (*operands, target, addend if c is None else c)
-        if plan.settled and all(map(is_, bound, (*inputs, output, addend))):
+        reads_all = c is not None or not plan.reads_addend
+        if plan.settled and reads_all and all(map(is_, bound, (*inputs, output, addend))):
             self._keep(key, call)
 
     def _key(

@@ -460,6 +460,32 @@ def test_no_call_allocates_more_than_it_estimates(
     assert peak <= call.needed_bytes + 100_000, f"{peak} bytes at the peak"
 
 
+@pytest.mark.parametrize("steps", [(1, 0), (0, 64), (-160, 1), (400, 1), (800, 2)])
+@pytest.mark.parametrize(
+    ("text", "rows", "others"),
+    [("ki,k->i", 60, (60,)), ("k,ki->i", 60, (60,)), ("ki,kj->ij", 16, (16, 4))],
+)
+def test_what_numpy_copies_for_a_small_product_is_counted(
+    text: str, rows: int, others: tuple[int, ...], steps: tuple[int, int]
+) -> None:
+    """numpy.dot copies matrices with gaps, with steps of 0 and backwards."""
+    memory = np.arange(1.0, 100_000.0)
+    strides = [8 * n for n in steps]
+    matrix = np.lib.stride_tricks.as_strided(memory[20_000:], (rows, 160), strides)
+    other = np.ones(others)
+    operands = (other, matrix) if text.startswith("k,") else (matrix, other)
+    c = np.ones(np.einsum(text, *operands).shape)
+    with ct.Handle(kernels="numpy", threads=1) as handle:
+        ct.contract(text, *operands, c=c, handle=handle)
+        _, call = next(iter(handle.plans._requests.values()))
+        tracemalloc.start()
+        result = ct.contract(text, *operands, c=c, handle=handle)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    np.testing.assert_allclose(result, np.einsum(text, *operands) + 1, rtol=1e-13)
+    assert peak <= call.needed_bytes + 4000, f"{peak} bytes at the peak"  # views are objects, too
+
+
 def test_an_overlapping_out_counts_against_the_limit() -> None:
     x = np.ones((50, 50))
     with pytest.raises(ct.InsufficientWorkspaceError, match="20000 bytes"):

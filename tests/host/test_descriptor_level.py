@@ -97,6 +97,19 @@ def test_executions_of_a_plan_are_told_apart(handle: ct.Handle, rng: np.random.G
         handle.contract(plan, 1.0, a, b, 0.0, None, d)
 
 
+def test_a_c_that_is_not_read(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With beta = 0 a plan that has C runs without it, however often, and its NaN stay out."""
+    monkeypatch.setenv("CONTRACT_CHECK", "1")
+    with ct.Handle(kernels="numpy") as handle:
+        a, c = fortran(rng, 13, 7), np.full((13, 7), np.nan, order="F")
+        of_a, of_d = ct.Operand(tensor(13, 7), "ab"), ct.Operand(tensor(13, 7), "ab")
+        plan = handle.plan(ct.Reduction((of_a,), of_d, of_d))
+        for _ in range(3):
+            d = np.empty_like(c)
+            handle.reduce(plan, 1.0, a, 0.0, c, d)
+            np.testing.assert_allclose(d, a, rtol=1e-15)
+
+
 def test_raw_memory_is_seen_through_the_descriptor(
     handle: ct.Handle, rng: np.random.Generator
 ) -> None:

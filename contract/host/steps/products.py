@@ -170,9 +170,10 @@ def small_product_bytes(plan: Plan, step: Gett) -> int:
     """What NumPy allocates for a small product."""
     if _is_in_place(plan, step):
         return scaling_bytes(plan, step)
-    a, b, d = (prod([step.loops[at].extent for at in modes]) for modes in _modes(step))
-    elements = a * _copies(plan, step, step.a, step.operator_a)
-    elements += b * _copies(plan, step, step.b, step.operator_b)
+    of_a, of_b, of_d = _modes(step)
+    a, b, d = (prod([step.loops[at].extent for at in modes]) for modes in (of_a, of_b, of_d))
+    elements = a * (_copies(plan, step, step.a, step.operator_a) + _is_copied(step, of_a, "a"))
+    elements += b * (_copies(plan, step, step.b, step.operator_b) + _is_copied(step, of_b, "b"))
     elements += d * (1 + step.scaled)
     if step.c is not None:
         elements += d * (2 + _copies(plan, step, step.c, step.operator_c))  # scaled, and the sum
@@ -184,6 +185,23 @@ def _copies(plan: Plan, step: Gett, slot: int, operator: Operator) -> int:
     if operator is Operator.IDENTITY:
         return int(plan.slots[slot].tensor.dtype != step.dtype)
     return 1 + spare_elements(operator, 1)
+
+
+def _is_copied(step: Gett, modes: Sequence[int], name: Literal["a", "b"]) -> bool:
+    """Whether numpy.dot copies an operand: matrices with gaps, and steps of 0 or backwards."""
+    loops = [step.loops[at] for at in modes if step.loops[at].extent > 1]
+    strides = [getattr(loop, name) for loop in loops]
+    if not _is_dot(step) or not loops:
+        return False
+    has_gaps = len(loops) > 1 and not is_packed([loop.extent for loop in loops], strides)
+    return has_gaps or min(strides) <= 0
+
+
+def _is_dot(step: Gett) -> bool:
+    """Whether the product is one of matrices and vectors, for BLAS."""
+    batch, *rows, k = _rows(step)
+    one_each = len(k) == 1 and max(map(len, rows)) <= 1
+    return not batch and one_each and is_blas_type(step.dtype)
 
 
 def _is_in_place(plan: Plan, step: Gett) -> bool:
@@ -228,8 +246,7 @@ def _scaled(x: Array, factor: Any, dtype: np.dtype[Any]) -> Any:
 def _small_product(step: Gett) -> Callable[[Array, Array], Any]:
     """(A, B) -> their product, where each has the modes of ``_modes``."""
     of_a, of_b, of_d = _modes(step)
-    batch, *rows, k = _rows(step)
-    if not batch and len(k) == 1 and max(map(len, rows)) <= 1 and is_blas_type(step.dtype):
+    if _is_dot(step):
         return _for_threads(np.ndarray.dot, step)
     return lambda a, b: einsum(a, of_a, b, of_b, of_d)
 
