@@ -89,7 +89,7 @@ def call_key(
     It has all that the checks of a call look at, but for scalars, and whether ``out`` may be
     written: a Call looks at these itself.
     """
-    if out is None and c is None:
+    if out is None and c is None:  # most calls, which spare a call of Python's
         layouts: Hashable = kind.layouts(operands)
     else:
         layouts = arrays_key(kind, operands, out, c, beta)
