@@ -99,7 +99,8 @@ def multiply_loops(
     def run(a: Array, a0: int, b: Array, b0: int, d: Array, d0: int) -> None:
         share, kernel = linked()
         places = address(a) + a0 * size, address(b) + b0 * size, address(d) + d0 * size
-        share(kernel, LoopCall(made.table, *places), made.units, parts, wakes)
+        call = made.table, *places  # a LoopCall, which would take longer to make
+        share(kernel, call, made.units, parts, wakes)
 
     return run
 

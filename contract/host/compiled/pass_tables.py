@@ -219,7 +219,8 @@ class _Pass:
             one, two, *third, to = addresses
             scales = ones if factors is None else np.array([*factors, 1][:3], real)
             scaled = unscaled if factors is None else address(scales)
-            call = PassCall(table, room, scaled, one, two, third[0] if third else two, to)
+            # A PassCall, which would take longer to make
+            call = table, room, scaled, one, two, third[0] if third else two, to
             share(part, call, self._count, parts, wakes)
 
         return run

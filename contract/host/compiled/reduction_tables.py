@@ -199,7 +199,7 @@ class ReductionKernel:
     def __call__(
         self, source: Array, source_offset: int, target: Array, target_offset: int
     ) -> None:
-        _, s, t = self.job(source_offset, target_offset)
+        s, t = self._places(source_offset, target_offset)
         self.linked()(self.at, address(source) + s, address(target) + t)
 
     def _linked(self) -> Callable[[int, int, int], None]:
@@ -210,9 +210,12 @@ class ReductionKernel:
 
     def job(self, source_offset: int, target_offset: int) -> ReductionJob:
         """The plan at offsets in elements."""
+        return ReductionJob(self.at, *self._places(source_offset, target_offset))
+
+    def _places(self, source_offset: int, target_offset: int) -> tuple[int, int]:
+        """Where it begins in bytes."""
         (size_s, size_t), (shift_s, shift_t) = self.sizes, self._shifts
-        source, target = source_offset * size_s + shift_s, target_offset * size_t + shift_t
-        return ReductionJob(self.at, source, target)
+        return source_offset * size_s + shift_s, target_offset * size_t + shift_t
 
 
 def together(jobs: Sequence[tuple[int, int, ReductionKernel]], linker: Linker) -> CopyKernel:

@@ -103,8 +103,9 @@ class _Rows:
     def __init__(self, write: Writer, tag: Any, source: Any, kind: Any, block: Any) -> None:
         self.write, self.builder, self.operator = write, write.builder, _OPERATORS[tag]
         self.source, self.kind, self.block = source, kind, block
-        lanes = 1 if is_complex(kind) else 8 * VECTOR_BYTES // int(kind.bitwidth)
-        self.vectors = write.vectors(kind, lanes)
+        self.vectors = write.vectors(kind, 8 * VECTOR_BYTES // int(kind.bitwidth))
+        # Complex numbers of a row are combined one by one.
+        self.running = self.vectors.of(1) if is_complex(kind) else self.vectors
 
     def combined(self, vectors: Vectors) -> Callable[[Any, Any], Any]:
         """What combines two vectors."""
@@ -209,9 +210,9 @@ class _Rows:
 
     def phases(self, row: Any, length: Any, ahead: Any, count: int) -> None:
         """Combine a row with so many neighbouring accumulators in turn."""
-        builder, write, vectors = self.builder, self.write, self.vectors
+        builder, write, vectors = self.builder, self.write, self.running
         if vectors.lanes < count:
-            return  # never planned: complex numbers have no vectors
+            return  # never planned
         value = self.whole(row, length, vectors, WORD(1), ahead)
         for piece in vectors.halves():  # the rest joins while the lanes are halved
             if piece.lanes < count:
