@@ -118,9 +118,9 @@ def needs(plan: Plan, step: Step, at: int, call: DeviceCall, machine: Machine) -
             return moving(plan, step, call, machine)
         case Reduce():
             return reducing(plan, step, call, machine)
-        case Gett(share=Share() as share):
+        case Gett(blocking=Share() as share):
             return multiplying(plan, step, share, call, machine)
-        case Gett(share=HopperShare() as share):
+        case Gett(blocking=HopperShare() as share):
             return by_wgmma(plan, step, share, call, machine)
     raise ValueError(f"{step} is not by our own kernels")
 
@@ -218,10 +218,12 @@ def product(
     gpu, (l2, dram) = machine.gpu, moved
     units = {unit: each / gpu.clock for unit, each in tiles.units.items()}
     units |= {"L2": l2 / gpu.delivered, "DRAM": dram / machine.copied}
+    kernel = resident(call, machine)
+    hidden = gpu.costs.hidden if kernel.blocks > 1 else gpu.costs.hidden_alone
     seconds = gpu.costs.launch + overlapped(
-        gpu, tiles.clocks / gpu.clock, units["L2"], units["DRAM"]
+        hidden, tiles.clocks / gpu.clock, units["L2"], units["DRAM"]
     )
-    return Needs(call.entry, seconds, units, resident(call, machine), counted)
+    return Needs(call.entry, seconds, units, kernel, counted)
 
 
 def multiplying(plan: Plan, step: Gett, share: Share, call: KernelCall, machine: Machine) -> Needs:
@@ -371,5 +373,5 @@ def passing(
     gpu = machine.gpu
     units = {unit: each / gpu.clock for unit, each in busy.items()}
     units |= {"L2": sectors * moved / gpu.delivered, "DRAM": moved / machine.copied}
-    seconds = gpu.costs.launch + overlapped(gpu, max(units.values()), 0)
+    seconds = gpu.costs.launch + max(units.values())
     return Needs(call.entry, seconds, units, resident(call, machine), None, sectors)
