@@ -2,6 +2,7 @@
 
 python -m bench candidates: the planner's candidates, predicted and measured.
 python -m bench kernels: the GPU's kernels, as the compiler leaves them.
+python -m bench fit: the constants of a GPU's model, fitted to its candidates.
 python -m bench programs: programs of other libraries, by NumPy and by us.
 python -m bench planning: what a first call takes beyond a later one.
 python -m bench busy: some of the suites beside busy processes.
@@ -18,7 +19,7 @@ from math import nan
 from operator import attrgetter
 from pathlib import Path
 
-from bench import busy, first, kernels, planning, programs
+from bench import busy, first, fit, kernels, planning, programs
 from bench.candidates import PLANS, candidates
 from bench.device import HOST, Ceilings, Device
 from bench.gpu import gpu
@@ -40,6 +41,7 @@ EVERY_SUITE = {**SUITES, "candidates": candidates}
 OWN = {
     "busy": busy.main,
     "first": first.main,
+    "fit": fit.main,
     "kernels": kernels.main,
     "planning": planning.main,
     "programs": programs.main,

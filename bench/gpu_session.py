@@ -187,6 +187,7 @@ ONLY_EMULATED = (
     "recorded",
     "graph",
     "sheet",
+    "counts",
     "files",
     "machine_code",
 )

@@ -13,23 +13,20 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from bench.expressions import ALIGNMENT, packed_operands
+from bench.counted import SUITES, run
 from bench.nvrtc import NvrtcError, Usage, library, usage
+from bench.occupancy import resident
 from bench.selection import names_in, selected
+from bench.work import Work, peak
 from contract import (
     Algo,
     ComputeType,
-    Contraction,
-    ElementwiseOperation,
     PlanPreference,
-    Reduction,
 )
-from contract.descriptors.compute_types import is_complex
-from contract.descriptors.operations import OperationDescriptor
 from contract.device.kernels.lowering import lower
 from contract.machines.gpu import ARCHITECTURES, Architecture, architecture_of
 from contract.machines.gpu_kernels import HopperTile, Tile
-from contract.machines.gpu_tiles import HopperShare, Share, Workload
+from contract.machines.gpu_tiles import HopperShare, Share
 from contract.plan.steps import Gett, step_bytes, step_flops
 from contract.planner.device.boxes import boxed
 from contract.planner.device.launch import KernelCall
@@ -39,39 +36,6 @@ from contract.support.text import Row, aligned, seconds
 from contract.support.text import count as counted
 
 AnyTile = Tile | HopperTile
-# Of a multiprocessor, by the tables of compute capabilities in the CUDA programming guide.
-REGISTERS = 65536
-REGISTER_UNIT = 256  # that a warp takes at once
-RESERVED = 1 << 10  # bytes of shared memory that a block takes beside its own, from 8.0 on
-MOST = {  # warps and blocks
-    60: (64, 32),
-    80: (64, 32),
-    86: (48, 16),
-    89: (48, 24),
-    90: (64, 32),
-    100: (64, 32),
-    120: (48, 24),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """An expression of one or two operands of one type, with the extents of its labels."""
-
-    name: str
-    text: str
-    extents: dict[str, int]
-    dtype: str
-    compute: ComputeType | None = None
-
-    @property
-    def operation(self) -> OperationDescriptor:
-        """The operation on packed column-major tensors."""
-        inputs, d = packed_operands(self.text, self.extents, self.dtype, ALIGNMENT)
-        if len(inputs) == 2:
-            return Contraction(inputs, d, compute=self.compute)
-        kind = ElementwiseOperation if len(d.modes) == len(inputs[0].modes) else Reduction
-        return kind(inputs, d)
 
 
 def _square(dtype: str, compute: str = "", side: int = 4096) -> Work:
@@ -201,34 +165,12 @@ def launch_of(call: KernelCall, architecture: Architecture, compiles: bool) -> L
     return Launch(call.entry, call.reason, prod(call.grid), threads, call.shared, found, blocks)
 
 
-def resident(usage: Usage, threads: int, shared: int, architecture: Architecture) -> int:
-    """Blocks that a multiprocessor holds at once."""
-    warps = ceil(threads / 32)
-    most_warps, most_blocks = MOST[architecture.capability]
-    registers = ceil(32 * usage.registers / REGISTER_UNIT) * REGISTER_UNIT * warps
-    reserved = RESERVED if architecture.capability >= 80 else 0
-    return min(
-        most_blocks,
-        most_warps // warps,
-        REGISTERS // registers,
-        architecture.shared // max(usage.shared + shared + reserved, 1),
-    )
-
-
 def tile_traffic(problem: Problem, tile: AnyTile, scratch: int, least: int) -> Traffic:
     """What blocks move: A once for each column of tiles, B once for each row, D, parts of sums."""
     e = problem.extents
     read_a = e.l * e.m * e.k * ceil(e.n / tile.n) * problem.a.size
     read_b = e.l * e.k * e.n * ceil(e.m / tile.m) * problem.b.size
     return Traffic(read_a + read_b + scratch, e.l * e.m * e.n * problem.d.size + scratch, least)
-
-
-def peak(work: Workload, architecture: Architecture) -> float:
-    """Operations a second of the quickest units that may do the work."""
-    rates, parts = architecture.rates, 4 if is_complex(work.dtype) else 1
-    tensor = (getattr(rates, each.rate) / each.products / parts for each in work.arithmetic)
-    multiply_adds: float = max([rates.core(work.dtype), *tensor])
-    return 2 * parts * multiply_adds * architecture.multiprocessors * architecture.clock
 
 
 # --- the table --------------------------------------------------------------------------------
@@ -275,6 +217,8 @@ def main(arguments: Sequence[str]) -> int:
     missing = why_missing()
     if missing:
         print(f"registers, spills, static shared memory and blocks are not known: {missing}")
+    if asked.measured or asked.cases in SUITES:
+        return run(asked, architecture)
     sheets, failed = [], {}
     for work in selected(WORKS, attrgetter("name"), names_in(asked.cases)):
         try:
@@ -310,6 +254,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--capability", type=int, default=90, choices=known, help="10 major + minor"
     )
-    parser.add_argument("--cases", default="", help="names of work (the first column)")
+    suites = ", ".join(SUITES)
+    parser.add_argument(
+        "--cases", default="", help=f"names of work (the first column), or a suite: {suites}"
+    )
+    parser.add_argument("--dtype", default="float32", help="of a suite")
+    parser.add_argument("--compute", default="", help="the compute type of a suite: TF32, say")
+    parser.add_argument("--every", action="store_true", help="every candidate of a suite")
+    parser.add_argument("--measured", type=Path, help="a suite's numbers, to be held against them")
     parser.add_argument("--json", type=Path, help="write the numbers")
     return parser

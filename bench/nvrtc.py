@@ -3,7 +3,7 @@
 import ctypes
 import ctypes.util
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -26,9 +26,21 @@ class Usage:
     shared: int
 
 
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A kernel as machine code, and what ptxas reports of it."""
+
+    code: bytes
+    log: str
+
+
 def usage(source: str, architecture: str) -> Usage:
     """The report of ptxas for a source with one kernel; ``architecture`` is "90" or "90a"."""
-    report = compiled(source, (*OPTIONS, f"--gpu-architecture=sm_{architecture}"))
+    return usage_in(compiled(source, architecture).log)
+
+
+def usage_in(report: str) -> Usage:
+    """What a report of ptxas says."""
 
     def number(pattern: str) -> int:
         found = re.search(pattern, report)
@@ -41,23 +53,29 @@ def usage(source: str, architecture: str) -> Usage:
     )
 
 
-def compiled(source: str, options: Sequence[str]) -> str:
-    """The log of a compilation to machine code."""
+def compiled(source: str, architecture: str) -> Compiled:
+    """The machine code of a source with one kernel, for "90" or "90a"."""
     nvrtc = library()
+    options = (*OPTIONS, f"--gpu-architecture=sm_{architecture}")
     program = ctypes.c_void_p()
     _check(nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), None, 0, None, None))
     try:
         given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         failed = nvrtc.nvrtcCompileProgram(program, len(options), given)
-        size = ctypes.c_size_t()
-        _check(nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
-        log = ctypes.create_string_buffer(size.value)
-        _check(nvrtc.nvrtcGetProgramLog(program, log))
+        log = _fetched(nvrtc, "ProgramLog", program).rstrip(b"\0").decode()
         if failed:
-            raise NvrtcError(log.value.decode())
-        return log.value.decode()
+            raise NvrtcError(log)
+        return Compiled(_fetched(nvrtc, "CUBIN", program), log)
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _fetched(nvrtc: Any, what: str, program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    _check(getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    buffer = ctypes.create_string_buffer(size.value)
+    _check(getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
+    return buffer.raw
 
 
 @cache

@@ -6,8 +6,11 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 
 class DisassemblerMissing(RuntimeError):
@@ -25,17 +28,71 @@ def disassembler() -> str:
 
 
 _LABEL = re.compile(r"\s*(\.L_x_\d+):")
-_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)([^;]*)")
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(@!?U?P\w+\s+)?([A-Z][A-Z0-9]*)([^;]*)")
+_TARGET = re.compile(r"`\((\.L_x_\d+)\)")
+_CONDITION = re.compile(r"^\S*\s+!?U?P\d")
+
+
+class Instruction(NamedTuple):
+    """An opcode, what follows it, and whether it is done only where a predicate holds."""
+
+    opcode: str
+    after: str
+    conditional: bool
+
+    @property
+    def modifiers(self) -> str:
+        """What is joined to the opcode: .E.128, say."""
+        return self.after.split()[0] if self.after[:1] == "." else ""
+
+
+@dataclass(frozen=True)
+class Code:
+    """The instructions of a module in order, and its branches: (where, to what)."""
+
+    lines: list[Instruction]
+    labels: dict[str, int]
+
+    @functools.cached_property
+    def jumps(self) -> list[tuple[int, int]]:
+        """Where branches are, and where they go."""
+        targets = ((at, _TARGET.search(each.after)) for at, each in enumerate(self.lines))
+        return [(at, self.labels[x[1]]) for at, x in targets if x and x[1] in self.labels]
+
+    @functools.cached_property
+    def loops(self) -> list[range]:
+        """From where a branch goes back to, to that branch."""
+        return [range(to, at + 1) for at, to in self.jumps if to <= at]
+
+    @functools.cached_property
+    def _branches(self) -> dict[int, int]:
+        """Branches alone: what only marks where threads join again is left out."""
+        return {at: to for at, to in self.jumps if self.lines[at].opcode == "BRA"}
+
+    def count(self, opcode: str, where: Iterable[int]) -> int:
+        """How many instructions there have an opcode."""
+        return sum(self.lines[at].opcode == opcode for at in where)
+
+    def next_of(self, at: int) -> list[int]:
+        """The instructions that may follow one."""
+        each = self.lines[at]
+        goes_on = each.conditional or each.opcode not in ("BRA", "EXIT", "RET")
+        target = self._branches.get(at)
+        return [at + 1] * goes_on + ([] if target is None else [target])
+
+    def ends(self, at: int) -> bool:
+        """Whether the kernel ends there."""
+        return self.lines[at].opcode == "EXIT"
 
 
 def instructions(cubin: bytes) -> set[str]:
     """The opcodes of a module, modifiers left out."""
-    return {opcode for opcode, _ in listed(cubin)}
+    return {each.opcode for each in listed(cubin)}
 
 
-def listed(cubin: bytes) -> list[tuple[str, str]]:
-    """The opcodes of a module in order, each with what follows it."""
-    return _parsed(cubin)[0]
+def listed(cubin: bytes) -> list[Instruction]:
+    """The instructions of a module in order."""
+    return parsed(cubin).lines
 
 
 def main_loop(cubin: bytes, unit: str, seldom: str) -> list[str]:
@@ -43,26 +100,22 @@ def main_loop(cubin: bytes, unit: str, seldom: str) -> list[str]:
 
     The smallest part with all instructions ``seldom`` that a branch jumps over is left out.
     """
-    lines, labels = _parsed(cubin)
-    jumps = _jumps(lines, labels)
+    code = parsed(cubin)
 
-    def most_of(opcode: str, ranges: list[tuple[int, int]]) -> range:
-        found = [range(*each) for each in ranges]
-        counts = [sum(lines[at][0] == opcode for at in each) for each in found]
-        most = max(counts)
-        return min((x for x, n in zip(found, counts, strict=True) if n > 0.9 * most), key=len)
+    def most_of(opcode: str, ranges: list[range]) -> range:
+        most = max(code.count(opcode, each) for each in ranges)
+        return min((x for x in ranges if code.count(opcode, x) > 0.9 * most), key=len)
 
-    loop = most_of(unit, [(to, at + 1) for at, to in jumps if to <= at])
-    inside = [(at + 1, to) for at, to in jumps if loop.start <= at < to < loop.stop]
+    loop = most_of(unit, code.loops)
+    inside = [range(at + 1, to) for at, to in code.jumps if loop.start <= at < to < loop.stop]
     skipped = most_of(seldom, inside)
-    return [lines[at][0] for at in loop if at not in skipped]
+    return [code.lines[at].opcode for at in loop if at not in skipped]
 
 
 def loops(cubin: bytes) -> list[list[str]]:
     """The opcodes of every loop, the smallest loop first."""
-    lines, labels = _parsed(cubin)
-    opcodes = [opcode for opcode, _ in lines]
-    found = [opcodes[to : at + 1] for at, to in _jumps(lines, labels) if to <= at]
+    code = parsed(cubin)
+    found = [[code.lines[at].opcode for at in each] for each in code.loops]
     return sorted(found, key=len)
 
 
@@ -70,47 +123,49 @@ def wide_stores(cubin: bytes) -> tuple[int, int]:
     """From the first to the last store of 8 bytes or more, where most follow without a branch:
     instructions, and bytes.
     """
-    lines, labels = _parsed(cubin)
-    ends = [at + 1 for at, (opcode, _) in enumerate(lines) if opcode in ("BRA", "EXIT")]
-    cuts = sorted({0, *ends, *labels.values(), len(lines)})
-    blocks = [_stores(lines, start, end) for start, end in pairwise(cuts)]
-    first, *others = most = max(blocks, key=len)
-    return most[-1][0] - first[0], sum(size for _, size in others)
+    first, last, written = stored_widely(parsed(cubin))
+    return last - first, written
+
+
+def stored_widely(code: Code) -> tuple[int, int, int]:
+    """The first and the last of those stores, and the bytes of all but the first of them."""
+    ends = [at + 1 for at, each in enumerate(code.lines) if each.opcode in ("BRA", "EXIT")]
+    cuts = sorted({0, *ends, *code.labels.values(), len(code.lines)})
+    blocks = [_stores(code.lines, start, end) for start, end in pairwise(cuts)]
+    most = max(blocks, key=len)
+    if not most:
+        return -1, -1, 0
+    return most[0][0], most[-1][0], sum(size for _, size in most[1:])
 
 
 def narrow_stores(cubin: bytes) -> int:
     """How many instructions store less than 8 bytes of a thread to memory."""
-    stores = (after.split()[0] for opcode, after in listed(cubin) if opcode == "STG")
+    stores = (each.modifiers for each in listed(cubin) if each.opcode == "STG")
     return sum(not each.endswith((".64", ".128")) for each in stores)
 
 
-def _stores(lines: list[tuple[str, str]], start: int, end: int) -> list[tuple[int, int]]:
+def _stores(lines: list[Instruction], start: int, end: int) -> list[tuple[int, int]]:
     """Where instructions store, and how many bytes: 8 or 16."""
     sizes = {".E.64": 8, ".E.128": 16}
     return [
-        (at, sizes[modifiers])
+        (at, sizes[lines[at].modifiers])
         for at in range(start, end)
-        if lines[at][0] == "STG" and (modifiers := lines[at][1].split()[0]) in sizes
+        if lines[at].opcode == "STG" and lines[at].modifiers in sizes
     ]
 
 
-def _jumps(lines: list[tuple[str, str]], labels: dict[str, int]) -> list[tuple[int, int]]:
-    """Where branches are, and where they go."""
-    targets = ((at, re.search(r"`\((\.L_x_\d+)\)", after)) for at, (_, after) in enumerate(lines))
-    return [(at, labels[target[1]]) for at, target in targets if target and target[1] in labels]
-
-
-def _parsed(cubin: bytes) -> tuple[list[tuple[str, str]], dict[str, int]]:
-    """Opcodes with what follows them, and before which of them labels stand."""
-    lines: list[tuple[str, str]] = []
+def parsed(cubin: bytes) -> Code:
+    """The code of a module, as nvdisasm lists it."""
+    lines: list[Instruction] = []
     labels: dict[str, int] = {}
     for line in _listing(cubin).splitlines():
         label, instruction = _LABEL.match(line), _INSTRUCTION.search(line)
         if label:
             labels[label[1]] = len(lines)
         elif instruction:
-            lines.append((instruction[1], instruction[2]))
-    return lines, labels
+            guard, opcode, after = instruction.groups()
+            lines.append(Instruction(opcode, after, bool(guard) or bool(_CONDITION.match(after))))
+    return Code(lines, labels)
 
 
 def _listing(cubin: bytes) -> str:

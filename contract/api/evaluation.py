@@ -89,7 +89,7 @@ def call_key(
     It has all that the checks of a call look at, but for scalars, and whether ``out`` may be
     written: a Call looks at these itself.
     """
-    if out is None and c is None:
+    if out is None and c is None:  # most calls, which spare a call of Python's
         layouts: Hashable = kind.layouts(operands)
     else:
         layouts = arrays_key(kind, operands, out, c, beta)
@@ -190,7 +190,7 @@ def bound_call(asked: Asked, operands: Sequence[Any], out: Any = None, c: Any = 
         operands = arrays_of(kind, operands, out, c)
     target = None if out is None else kind.as_array(out)  # a subclass has its own shapes
     addend = None if c is None else array_of(kind, "c", c)
-    head = frozen(asked.head)
+    head = asked.head if is_hashable(asked.head) else frozen(asked.head)
     if head is None or not is_hashable(head):
         head = asked.options
     key = call_key(kind, asked.written, head, operands, target, addend, beta)

@@ -210,12 +210,13 @@ def mode_extents(
                     f"Extent mismatch for mode {labels[mode]!r} repeated in operand {operand}: "
                     f"{own[mode]} and {extent}."
                 )
-            if extent in (1, extents[mode]):
+            known = extents[mode]
+            if extent == known or extent == 1:
                 continue
-            if extents[mode] != 1:
+            if known != 1:
                 raise InvalidValueError(
                     f"Extent mismatch for mode {labels[mode]!r}: operand {owner[mode]} has "
-                    f"{extents[mode]}, operand {operand} has {extent}."
+                    f"{known}, operand {operand} has {extent}."
                 )
             extents[mode], owner[mode] = extent, operand
     return tuple(extents)

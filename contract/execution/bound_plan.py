@@ -30,7 +30,6 @@ from contract.execution.budget import Budget, LackingMemoryError, copied_bytes, 
 from contract.execution.executor import Loaded, Scalars, observed
 from contract.execution.quiet import quietly
 from contract.logging import LOGGER, Level
-from contract.plan.steps import Elementwise, Permute, Plan, Source
 from contract.support.text import shown
 
 __all__ = [
@@ -108,7 +107,7 @@ class Call:
         self.fresh_bytes = spanned_bytes(operation.output.tensor)
         self.needed_bytes = self.fresh_bytes + copied_bytes(operation, copied, addend)
         self.needed_bytes += loaded.own_bytes + loaded.required_workspace + loaded.tile_bytes
-        self.in_place = frozenset.intersection(*map(_in_place, loaded.plans))
+        self.in_place = loaded.in_place
         self.reads_addend = loaded.reads_addend
         is_direct = budget.limit is None and not (copied or self.apart or self.copies_addend)
         is_small = self.needed_bytes <= LARGE_BYTES
@@ -372,17 +371,3 @@ def is_castable(one: np.dtype[Any], other: np.dtype[Any], casting: Any) -> bool:
 
 def _as_half(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float16) if dtype.name == "bfloat16" else dtype
-
-
-def _in_place(plan: Plan) -> frozenset[int]:
-    """The inputs that may be the output: each element of D needs only that same element."""
-    match plan.steps:
-        case (Permute(padding=None) as only,):
-            sources: tuple[Source, ...] = (only.source,)
-        case (Elementwise() as only,):
-            sources = only.sources
-        case _:
-            return frozenset()
-    return frozenset(
-        source.view.slot for source in sources if source.view.strides == only.target.strides
-    )

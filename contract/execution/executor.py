@@ -11,7 +11,7 @@ from contract.descriptors.text import operation_text
 from contract.execution.compiled_code import Kernel
 from contract.logging import LOGGER, Level, Ranges
 from contract.machines.machine import Identity, Machine
-from contract.plan.steps import Gemm, Gett, Panels, Plan, Step
+from contract.plan.steps import Elementwise, Gemm, Gett, Panels, Permute, Plan, Source, Step
 from contract.support.memory_size import ADDRESSABLE_BYTES
 
 __all__ = [
@@ -79,6 +79,11 @@ class Loaded(ABC):
     def decided(self) -> bool:
         """Whether ``plan`` is the one that stays."""
         return True
+
+    @property
+    def in_place(self) -> frozenset[int]:
+        """The inputs that may be the output: each element of D needs only that same element."""
+        return frozenset.intersection(*map(_in_place, self.plans))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -169,6 +174,20 @@ def inside_range(ranges: Ranges, name: str, run: Callable[Given, None]) -> Calla
             ranges.pop()
 
     return ranged
+
+
+def _in_place(plan: Plan) -> frozenset[int]:
+    """The inputs whose elements are read before the same element of D is written."""
+    match plan.steps:
+        case (Permute(padding=None) as only,):
+            sources: tuple[Source, ...] = (only.source,)
+        case (Elementwise() as only,):
+            sources = only.sources
+        case _:
+            return frozenset()
+    return frozenset(
+        source.view.slot for source in sources if source.view.strides == only.target.strides
+    )
 
 
 def held_bytes(loaded: Loaded) -> int:

@@ -13,7 +13,15 @@ import numpy as np
 
 from contract.descriptors.operators import BinaryOperator
 from contract.execution.compiled_code import Kernel, compiled_code
-from contract.host.compiled.copy_tables import CONVERTED, COPY, PART, Region, copy_region, is_copied
+from contract.host.compiled.copy_tables import (
+    CONVERTED,
+    COPY,
+    PART,
+    CopyCall,
+    Region,
+    copy_region,
+    is_copied,
+)
 from contract.host.compiled.integer_tables import multiply_integers
 from contract.host.compiled.linking import Linker
 from contract.host.compiled.loop_tables import multiply_loops
@@ -195,7 +203,7 @@ def _mover(
             move(kernel, at, s, t, region.units)
         else:
             share, part, kernel = linked()
-            share(part, (kernel, at, s, t), region.units, parts, wakes)
+            share(part, CopyCall(kernel, at, s, t), region.units, parts, wakes)
 
     return run
 

@@ -50,6 +50,7 @@ OF_TILES = (
 OF_GPU = (
     "clock",
     "dram",
+    "l2",
     *(f"costs.{field.name}" for field in fields(GpuCosts)),
 )
 

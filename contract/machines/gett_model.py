@@ -22,7 +22,7 @@ from contract.machines.gpu_tiles import (
     tiles,
 )
 
-__all__ = ["best_shares", "overlapped", "share"]
+__all__ = ["best_shares", "overlapped", "share", "traffic"]
 
 ACCESSES = 32  # loads or stores of a multiprocessor per clock: it has as many units
 
@@ -166,6 +166,12 @@ def _result_clocks(work: Workload, tile: Tile, stores: Stores, gpu: Architecture
 
 
 # --- all multiprocessors ----------------------------------------------------------------------
+
+
+def traffic(work: Workload, made: Share, gpu: Architecture) -> tuple[float, float]:
+    """Bytes between L2 and the multiprocessors, and between DRAM and L2, parts of sums left out."""
+    costs = _costs(work, made.tile, gpu)
+    return costs.l2_bytes, _dram_bytes(costs, work, made, gpu)
 
 
 def _l2_bytes(work: Workload, tile: Tile, stores: Stores) -> float:

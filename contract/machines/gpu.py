@@ -63,7 +63,7 @@ class Architecture:
     clock: float
     dram: float
     l2_bytes: int
-    l2: int
+    l2: float
     latency: int
     rates: GpuRates
     costs: GpuCosts = BUILT_IN

@@ -111,7 +111,7 @@ def network_of(
             case Reduction():
                 _reduce(draft, operation)
             case Contraction():
-                _contract_all(draft, operation, preference.path)
+                _products(draft, operation, preference.path)
     return Network(len(tensors.slots), tuple(draft.slots), tuple(draft.tasks), draft.tree)
 
 
@@ -353,7 +353,7 @@ def _copied(draft: _Draft, term: Term, order: Sequence[int]) -> Term:
 # --- products ---------------------------------------------------------------------------------
 
 
-def _contract_all(draft: _Draft, operation: Contraction, path: Hashable) -> None:
+def _products(draft: _Draft, operation: Contraction, path: Hashable) -> None:
     """The products of the inputs; D's repeated modes are written apart.
 
     D[i, i] = alpha * (...) + beta * C[i, i] is computed apart so that C may be D; the rest of D is
@@ -385,8 +385,17 @@ def _contract(draft: _Draft, terms: list[Term], target: Term, path: Hashable) ->
     if draft.tree is None:
         draft.tree = _tree(draft, terms, target, path)
     tree = draft.tree
+    nodes, last = _intermediates(draft, terms, tree), tree.pairs[-1]
+    if draft.is_free(target):
+        target = draft.packed(target.slot, tree.orders[-1], target.dtype)
+        draft.lay_out(target)
+    factors = _along(draft, nodes[last.left] + nodes[last.right], tree.orders[-1])
+    _multiply(draft, factors, target, addend, scaled=True)
+
+
+def _intermediates(draft: _Draft, terms: list[Term], tree: Tree) -> list[tuple[Term, ...]]:
+    """The factors of each operand and result but the last, one unless a result is not formed."""
     skipped = _unformed(draft, terms, tree)
-    # The factors of each operand and result, one but of a result that is not formed.
     nodes: list[tuple[Term, ...]] = [(term,) for term in terms]
     for pair, order in zip(tree.pairs[:-1], tree.orders, strict=False):
         node, factors = len(nodes), nodes[pair.left] + nodes[pair.right]
@@ -401,12 +410,7 @@ def _contract(draft: _Draft, terms: list[Term], target: Term, path: Hashable) ->
             result = draft.temporary(order, draft.tensors.accumulator)
             _multiply(draft, copied, result)
             nodes.append((result,))
-    last = tree.pairs[-1]
-    if draft.is_free(target):
-        target = draft.packed(target.slot, tree.orders[-1], target.dtype)
-        draft.lay_out(target)
-    copied = _along(draft, nodes[last.left] + nodes[last.right], tree.orders[-1])
-    _multiply(draft, copied, target, addend, scaled=True)
+    return nodes
 
 
 def _renamed(term: Term, twin: Twin) -> Term:

@@ -1,4 +1,4 @@
-"""The constants of the processor's model, fitted to what products take on one machine.
+"""The constants of a machine's model, fitted to what products take on it.
 
 The model predicts the seconds of every candidate of some products; measured, they give the
 constants by least squares: of the logarithms of predicted / measured, and of each constant /
@@ -6,7 +6,7 @@ built-in, so that a constant that nothing tells about stays as it is (a ridge re
 and Newton's steps).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 import numpy as np
@@ -20,12 +20,13 @@ from contract.descriptors.operations import (
     PlanPreference,
     TensorDescriptor,
 )
-from contract.machines.constants import RANGE, constants, with_constants
+from contract.machines.constants import RANGE, Fitted, constants, with_constants
 from contract.machines.cpu import Cpu
+from contract.machines.machine import Machine
 from contract.plan.steps import Plan
 from contract.planner.planner import make_plan, ranked_plans
 
-__all__ = ["CHECKS", "Method", "fitted", "method"]
+__all__ = ["CHECKS", "Method", "fitted", "fitted_to", "method", "predictions"]
 
 STEPS = 4
 DIFFERENCE = 0.05  # of logarithms, for derivatives
@@ -102,18 +103,27 @@ def method(plan: Plan) -> Method:
 
 def fitted(cpu: Cpu, measured: Callable[[Plan], float]) -> Cpu:
     """The processor whose model predicts best what its candidates take: ``measured``, seconds."""
-    times = {method(plan): measured(plan) for plan in _probed(cpu)}
-    names, built_in = zip(*constants(cpu).items(), strict=True)
-    observed = np.log(list(times.values()))
+    return fitted_to(cpu, {method(plan): measured(plan) for plan in _probed(cpu)})
 
-    def model(change: NDArray[np.float64]) -> Cpu:
-        """The processor with every constant changed by a factor, its logarithm given."""
+
+def fitted_to(machine: Fitted, times: Mapping[Method, float]) -> Fitted:
+    """The machine whose model predicts these seconds best, each method being one of its own.
+
+    A method that it no longer has with other constants counts as it was predicted before.
+    """
+    names, built_in = zip(*constants(machine).items(), strict=True)
+    observed = np.log(list(times.values()))
+    operations = list(dict.fromkeys(operation for operation, _, _ in times))
+    before = predictions(machine, operations)
+
+    def model(change: NDArray[np.float64]) -> Fitted:
+        """The machine with every constant changed by a factor, its logarithm given."""
         values = np.array(built_in) * np.exp(change)
-        return with_constants(cpu, dict(zip(names, map(float, values), strict=True)))
+        return with_constants(machine, dict(zip(names, map(float, values), strict=True)))
 
     def errors(change: NDArray[np.float64]) -> NDArray[np.float64]:
-        predicted = _predictions(model(change))
-        return np.log([predicted[each] for each in times]) - observed
+        predicted = predictions(model(change), operations)
+        return np.log([predicted.get(each, before[each]) for each in times]) - observed
 
     change = np.zeros(len(names))
     for _ in range(STEPS):
@@ -136,11 +146,11 @@ def _probed(cpu: Cpu) -> Iterator[Plan]:
         yield from (plan for plan in plans.values() if plan.seconds < SLOW * best)
 
 
-def _predictions(cpu: Cpu) -> dict[Method, float]:
-    """What the model predicts for every method of the probes: of several plans the best."""
+def predictions(machine: Machine, operations: Iterable[OperationDescriptor]) -> dict[Method, float]:
+    """What the model predicts for every method of some products: of several plans the best."""
     found: dict[Method, float] = {}
-    for operation in PROBES:
-        (decision,) = make_plan(operation, machine=cpu).considered
+    for operation in operations:
+        (decision,) = make_plan(operation, machine=machine).considered
         for each in decision.candidates:
             key = operation, each.algo, each.reason
             found[key] = min(each.seconds, found.get(key, inf))

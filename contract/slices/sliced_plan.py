@@ -128,6 +128,11 @@ class SlicedPlan(Loaded):
         return tuple(each.plan for piece in self.sums.pieces.values() for each in piece.plans)
 
     @property
+    def in_place(self) -> frozenset[int]:
+        """None: slices that follow read the inputs again."""
+        return frozenset()
+
+    @property
     def seconds(self) -> float:
         """The predicted time of all slices, as if each were full."""
         return self.slicing.count * self.plans[0].seconds

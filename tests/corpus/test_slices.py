@@ -80,6 +80,19 @@ def test_in_place_and_over_an_operand(device: Device, rng: np.random.Generator) 
     assert_product(device.numpy(a), each, operands)
 
 
+@pytest.mark.parametrize("text", ["b,ab->b", "ab,b->b", "b,aab->b"])
+def test_over_an_operand_that_every_slice_reads(
+    device: Device, text: str, rng: np.random.Generator
+) -> None:
+    each = typed(case(text, 7, 6), "float64")
+    operands = operands_of(each, rng)
+    placed = [device.array(x.copy(order="F")) for x in operands]
+    (over,) = (x for x in placed if x.ndim == 1)
+    found = ct.contract(text, *placed, out=over, slices={"a": 3}, handle=device.handle)
+    assert found is over
+    assert_product(device.numpy(over), each, operands)
+
+
 def test_the_same_bits_every_time(device: Device, rng: np.random.Generator) -> None:
     each = typed(case("mk,kn->mn", 9, 21, 10), "float16")
     operands, c = operands_of(each, rng), stored(values(rng, (9, 10), "float16"), "C")

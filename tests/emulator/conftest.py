@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from bench.sass import DisassemblerMissing, disassembler
+
 from . import nvrtc
 from .build import CompilerMissing, compiler
 from .card import Card
@@ -62,3 +64,12 @@ def cupy() -> ModuleType:
 def kernels(device: Device, cupy: ModuleType) -> ModuleType:
     """The same, where kernels can be compiled."""
     return cupy
+
+
+@pytest.fixture(scope="session")
+def reads_machine_code() -> None:
+    """Skips without a disassembler; where tests are run for everyone, they fail."""
+    try:
+        disassembler()
+    except DisassemblerMissing as missing:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(missing))

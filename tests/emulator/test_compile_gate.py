@@ -2,7 +2,6 @@
 shared memory within bounds, wide loads and stores where layouts allow them.
 """
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +11,6 @@ import pytest
 
 import contract as ct
 from bench.sass import (
-    DisassemblerMissing,
-    disassembler,
     instructions,
     listed,
     loops,
@@ -295,14 +292,6 @@ UNITS = {  # what each arithmetic is to become on 9.0, and how its operands are 
 }
 
 
-@pytest.fixture(scope="module")
-def reads_machine_code() -> None:
-    try:
-        disassembler()
-    except DisassemblerMissing as missing:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(str(missing))
-
-
 @pytest.mark.usefixtures("reads_machine_code")
 @pytest.mark.parametrize("unit", UNITS)
 def test_units_are_in_the_machine_code(device: Device, unit: str) -> None:
@@ -458,7 +447,7 @@ def test_hopper_writes_16_bytes_at_once(device: Device, tile: HopperTile, dtype:
     """No narrower store, and few instructions for each."""
     call = hopper_product(tile, dtype, "km,kn")
     found = listed(nvrtc.compile_cubin(call.source, "sm_90a", FLAGS).code)
-    stores = [at for at, (opcode, _) in enumerate(found) if opcode == "STG"]
+    stores = [at for at, each in enumerate(found) if each.opcode == "STG"]
     assert {found[at][1].split()[0] for at in stores} == {".E.128"}
     size = 4 if dtype == "float32" else 2
     assert len(stores) == tile.m * tile.n * size // 16 // tile.multipliers

@@ -283,7 +283,7 @@ def test_offsets_beyond_31_bits(device: Device, rng: Rng) -> None:
     made = case(modes(m=(3,), n=(5,), k=(40,)), "int8", "abd", types={"a": "int8"})
     step = made.step()
     far = 2**31 + 64
-    loops = tuple(replace(x, a=far if x.kind.value == "m" else bool(x.a)) for x in step.loops)
+    loops = tuple(x._replace(a=far if x.kind.value == "m" else bool(x.a)) for x in step.loops)
     (call,) = gett_calls(made.plan(), replace(step, loops=loops), HOPPER)
     assert "long long" in call.stub
     a, b = rng.integers(-128, 128, (3, 40), "i1"), rng.integers(-128, 128, (40, 5), "i1")

@@ -486,6 +486,20 @@ def test_what_numpy_copies_for_a_small_product_is_counted(
     assert peak <= call.needed_bytes + 4000, f"{peak} bytes at the peak"  # views are objects, too
 
 
+def test_a_small_intermediate_in_another_order_is_counted() -> None:
+    """NumPy combines two operands in their order, in an array of its own, and turns that."""
+    x, c = np.ones((64, 16), order="F"), np.ones(16)
+    with ct.Handle(kernels="numpy", threads=1) as handle:
+        ct.contract("ab,ab,ab->b", x, x, x, c=c, alpha=1.5, handle=handle)
+        _, call = next(iter(handle.plans._requests.values()))
+        tracemalloc.start()
+        ct.contract("ab,ab,ab->b", x, x, x, c=c, alpha=1.5, handle=handle)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    pooled = call.loaded.required_workspace  # memory that the second call finds there
+    assert x.nbytes <= peak <= call.needed_bytes - pooled + 4000
+
+
 def test_an_overlapping_out_counts_against_the_limit() -> None:
     x = np.ones((50, 50))
     with pytest.raises(ct.InsufficientWorkspaceError, match="20000 bytes"):

@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("numba")
 
+from contract.host.compiled.functions.tables import load, store
 from contract.host.compiled.functions.team import PART_ARGUMENTS, Team, _counted
-from contract.host.compiled.functions.tools import by_integers, load, made, store
+from contract.host.compiled.functions.tools import by_integers, made
 from contract.host.resources.workers import Workers
 
 

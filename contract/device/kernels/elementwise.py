@@ -18,7 +18,7 @@ from contract.planner.device.launch import Fields, KernelCall, Pointer, PointerK
 from contract.planner.device.loops import Dimension, capacity, fused, needs_wide_offsets, put_loop
 from contract.planner.device.names import binary_name, operator_name, type_name
 
-__all__ = ["elementwise_calls"]
+__all__ = ["Tiling", "elementwise_calls", "tiling"]
 
 THREADS = 256
 VECTOR_BYTES = 16
@@ -35,6 +35,11 @@ def elementwise_calls(
     if any(each.extent == 0 for each in problem.dimensions):
         return ()
     return (_launch(problem, _tile(problem, architecture)),)
+
+
+def tiling(plan: Plan, step: Permute | Elementwise, architecture: Architecture) -> "Tiling":
+    """How the launch cuts the result into tiles."""
+    return _tile(_problem(plan, step), architecture)
 
 
 # --- the step over common dimensions ------------------------------------------------------------
@@ -112,7 +117,7 @@ def _source(plan: Plan, source: Source) -> _Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class Side:
     """Dimensions along one side of a tile: all lie in it whole but the last, cut in chunks."""
 
     whole: tuple[Dimension, ...]
@@ -126,7 +131,7 @@ class _Side:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tile:
+class Tiling:
     """A tile of ``width`` x ``height`` cells of ``unit`` elements, and how sources are read.
 
     ``vector`` cells are written at once. ``access`` is how each source is read, with the number
@@ -138,13 +143,13 @@ class _Tile:
     unit: int
     vector: int
     access: tuple[tuple[str, int], ...]
-    x: _Side
-    y: _Side
+    x: Side
+    y: Side
     rest: tuple[Dimension, ...]
     reason: str
 
 
-def _tile(problem: _Problem, architecture: Architecture) -> _Tile:
+def _tile(problem: _Problem, architecture: Architecture) -> Tiling:
     row = ELEMENTWISE[architecture.table]
     unit, dimensions = _cells(problem)
     turned = _turned(problem, dimensions, unit)
@@ -170,7 +175,7 @@ def _tile(problem: _Problem, architecture: Architecture) -> _Tile:
         ("TILE", widths[at]) if at in widths else (_along(problem, dimensions, at, unit, vector), 1)
         for at in problem.sources
     )
-    return _Tile(*sizes, unit, vector, access, x_side, y_side, rest, reason)
+    return Tiling(*sizes, unit, vector, access, x_side, y_side, rest, reason)
 
 
 def _cells(problem: _Problem) -> tuple[int, tuple[Dimension, ...]]:
@@ -283,13 +288,13 @@ def _sides(
     source: int,
     size: int,
     steps: tuple[int, int],
-) -> tuple[_Side, _Side, tuple[Dimension, ...]]:
+) -> tuple[Side, Side, tuple[Dimension, ...]]:
     """The sides of a tile of ``size`` cells each, and the dimensions left to the grid.
 
     Small dimensions are merged: x takes them as the target has them, y as the source has them.
     """
     if not dimensions:
-        return _Side((), _NOTHING, 1), _Side((), _NOTHING, 1), ()
+        return Side((), _NOTHING, 1), Side((), _NOTHING, 1), ()
     sides = [dimensions[0]], [] if y is None else [y]
     free = [each for each in dimensions if each not in (dimensions[0], y)]
     nearest = sorted(free, key=lambda each: _distance(each, source))
@@ -311,22 +316,22 @@ def _distance(dimension: Dimension, source: int) -> tuple[bool, int]:
     return stride == 0, abs(stride)
 
 
-def _side(dimensions: Sequence[Dimension], size: int, step: int) -> _Side:
+def _side(dimensions: Sequence[Dimension], size: int, step: int) -> Side:
     """Chunks of nearly equal length, a multiple of ``step`` where vectors lie along them."""
     if not dimensions:
-        return _Side((), _NOTHING, 1)
+        return Side((), _NOTHING, 1)
     *whole, last = dimensions
     most = size // prod(each.extent for each in whole)
     chunk = ceil(last.extent / ceil(last.extent / most))
     if not whole:
         chunk = ceil(chunk / step) * step
-    return _Side(tuple(whole), last, chunk)
+    return Side(tuple(whole), last, chunk)
 
 
 # --- the launch -----------------------------------------------------------------------------------
 
 
-def _launch(problem: _Problem, tile: _Tile) -> KernelCall:
+def _launch(problem: _Problem, tile: Tiling) -> KernelCall:
     loops = (*_grid(tile), *tile.x.whole, *tile.y.whole)
     tiles = prod(each.extent for each in _grid(tile))
     if tiles > MOST_TILES:
@@ -345,13 +350,13 @@ def _launch(problem: _Problem, tile: _Tile) -> KernelCall:
     )
 
 
-def _grid(tile: _Tile) -> tuple[Dimension, ...]:
+def _grid(tile: Tiling) -> tuple[Dimension, ...]:
     """Chunks along x, chunks along y, everything else."""
     chunks = (replace(_NOTHING, extent=n, inside=n) for n in (tile.x.chunks, tile.y.chunks))
     return (*chunks, *tile.rest)
 
 
-def _stub(problem: _Problem, tile: _Tile, room: int) -> str:
+def _stub(problem: _Problem, tile: Tiling, room: int) -> str:
     wide = needs_wide_offsets(problem.dimensions)
     padded = any(each.padded for each in problem.dimensions)
     operators = [*problem.operators, *[BinaryOperator.ADD] * (2 - len(problem.operators))]
@@ -373,7 +378,7 @@ def _stub(problem: _Problem, tile: _Tile, room: int) -> str:
     )
 
 
-def _arguments(problem: _Problem, tile: _Tile, loops: Sequence[Dimension], room: int) -> Fields:
+def _arguments(problem: _Problem, tile: Tiling, loops: Sequence[Dimension], room: int) -> Fields:
     """The struct Arguments of elementwise.cuh."""
     fields, absent = Fields(), MOST_SOURCES - len(problem.sources)
     for held in problem.tensors:
@@ -396,7 +401,7 @@ def _arguments(problem: _Problem, tile: _Tile, loops: Sequence[Dimension], room:
     return fields
 
 
-def _put_side(fields: Fields, side: _Side, first: int) -> None:
+def _put_side(fields: Fields, side: Side, first: int) -> None:
     fields.align(8)
     fields.unsigned(first, len(side.whole), side.chunk, 0)
     fields.integers((side.last.extent,))

@@ -10,9 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from contract.execution.compiled_code import Kernel
+from contract.host.compiled.visits import ONCE, Visit
 from contract.host.resources.views import Array
 
-__all__ = ["CONVERTED", "Region", "copy_region", "is_copied"]
+__all__ = [
+    "AHEAD",
+    "ALIGNED_RUN",
+    "CONVERTED",
+    "FAR_AHEAD",
+    "FORESEEN_RUN",
+    "LANES",
+    "LINE",
+    "CopyCall",
+    "Region",
+    "RegionTable",
+    "copy_region",
+    "is_copied",
+]
 
 LINE = 64
 # Blocks of a copy, bytes. Memory is read and written at full speed in runs of about a quarter of
@@ -84,7 +98,7 @@ def tile_kernel(width: int) -> Kernel:
 # --- how a copy is blocked --------------------------------------------------------------------
 
 
-class _Dim(NamedTuple):
+class _CopyDim(NamedTuple):
     """One loop: extent and the bytes a step moves in source and target."""
 
     extent: int
@@ -112,10 +126,10 @@ class _Blocks(NamedTuple):
         count = ceil(extent / block)
         return cls(count, block, count * block - extent)
 
-    def loop(self, dim: _Dim) -> tuple[int, ...]:
-        """The row of the table of outer loops."""
+    def loop(self, dim: _CopyDim) -> Visit:
+        """The outer loop."""
         step_s, step_t = self.block * dim.source, self.block * dim.target
-        return self.pieces, step_s, step_t, self.clip * dim.source, self.clip * dim.target
+        return Visit(self.pieces, step_s, step_t, self.clip * dim.source, self.clip * dim.target)
 
 
 class Region(NamedTuple):
@@ -130,16 +144,28 @@ class Region(NamedTuple):
     unit_bytes: int
 
 
-# A table: the bytes of a run, those of a buffer's row or whether runs pass the caches, the sizes of
-# two arrays that say where the elements of one place are, the number of loops; then these arrays
-# and loops.
-RUN, PITCH, FIRST, SECOND, LOOPS = range(5)
-PASSES = PITCH
-NUMBERS = 5
+class RegionTable(NamedTuple):
+    """What a kernel reads: its numbers; two arrays and Visits of loops lie behind it."""
+
+    run: int  # bytes that lie side by side
+    pitch: int  # bytes of a buffer's row; for ordered runs, whether they pass the caches
+    first: int  # the size of an array that says where the elements of one place are,
+    second: int  # and of another
+    loops: int
+
+
+class CopyCall(NamedTuple):
+    """What threads share: the address of a kernel, its RegionTable, and memory."""
+
+    kernel: int
+    table: int
+    source: int
+    target: int
 
 
 def _table(run: int, pitch: int, first: Array, second: Array, loops: Array) -> Array:
-    parts = (run, pitch, first.size, second.size, len(loops)), first.ravel(), second, loops.ravel()
+    numbers = RegionTable(run, pitch, first.size, second.size, len(loops))
+    parts = numbers, first.ravel(), second, loops.ravel()
     return np.concatenate([np.asarray(part, np.int64) for part in parts])
 
 
@@ -170,7 +196,7 @@ def copy_region(
 
 def _dims(
     extents: Sequence[int], source: Sequence[int], target: Sequence[int], sizes: tuple[int, int]
-) -> tuple[list[_Dim], int, int]:
+) -> tuple[list[_CopyDim], int, int]:
     """Loops in bytes by increasing target stride, all positive there, and the two start shifts."""
     dims = []
     shift_s = shift_t = 0
@@ -181,36 +207,34 @@ def _dims(
         if t < 0:
             shift_s, shift_t = shift_s + s * (n - 1), shift_t + t * (n - 1)
             s, t = -s, -t
-        dims.append(_Dim(n, s, t))
+        dims.append(_CopyDim(n, s, t))
     return _fused(dims), shift_s, shift_t
 
 
-def _fused(dims: list[_Dim]) -> list[_Dim]:
+def _fused(dims: list[_CopyDim]) -> list[_CopyDim]:
     """Dimensions contiguous in source and target made one, by increasing target stride."""
-    result: list[_Dim] = []
+    result: list[_CopyDim] = []
     for dim in sorted(dims, key=lambda dim: (dim.target, abs(dim.source))):
         if result:
             n, s, t = result[-1]
             if dim.source == s * n and dim.target == t * n:
-                result[-1] = _Dim(n * dim.extent, s, t)
+                result[-1] = _CopyDim(n * dim.extent, s, t)
                 continue
         result.append(dim)
     return result
 
 
-def _loop_table(
-    rows: list[tuple[int, ...]], innermost: tuple[int, ...] | None = None
-) -> tuple[Array, int]:
+def _loop_table(rows: list[Visit], innermost: Visit | None = None) -> tuple[Array, int]:
     """Outer loops, the innermost first, and how many places they visit."""
-    rows = [row for row in rows if row[0] > 1] or [(1, 0, 0, 0, 0)]
+    rows = [row for row in rows if row.extent > 1] or [ONCE]
 
-    def nearness(row: tuple[int, ...]) -> int:
-        return -1 if row == innermost else _Dim(*row[:3]).nearness
+    def nearness(row: Visit) -> int:
+        return -1 if row == innermost else _CopyDim(*row[:3]).nearness
 
-    return np.array(sorted(rows, key=nearness), np.int64), prod(row[0] for row in rows)
+    return np.array(sorted(rows, key=nearness), np.int64), prod(row.extent for row in rows)
 
 
-def _byte_region(dims: list[_Dim], width: int) -> Region:
+def _byte_region(dims: list[_CopyDim], width: int) -> Region:
     """The best way to copy elements of ``width`` bytes."""
     size = width * prod(dim.extent for dim in dims)
     if dims and dims[0].source == dims[0].target == width:
@@ -228,7 +252,7 @@ def _byte_region(dims: list[_Dim], width: int) -> Region:
     return _run_region(dims, width, [])
 
 
-def _rectangle_region(dims: list[_Dim], width: int) -> Region | None:
+def _rectangle_region(dims: list[_CopyDim], width: int) -> Region | None:
     """Rectangles of long runs on both sides, or None where there are no such runs."""
     p = next((dim for dim in dims if dim.source == width), None)
     q = next((dim for dim in dims if dim.target == width), None)
@@ -261,8 +285,8 @@ def _rectangle_region(dims: list[_Dim], width: int) -> Region | None:
 
 
 def _staged_blocks(
-    dims: list[_Dim], p: _Dim, q: _Dim, width: int
-) -> tuple[list[_Dim], list[_Dim], _Blocks, _Blocks]:
+    dims: list[_CopyDim], p: _CopyDim, q: _CopyDim, width: int
+) -> tuple[list[_CopyDim], list[_CopyDim], _Blocks, _Blocks]:
     """The dimensions of long runs in source and target, and the blocks of the last one of each.
 
     Runs in the target reach about TARGET_RUN, as what is written there is read as well; runs in
@@ -282,8 +306,8 @@ def _staged_blocks(
 
 
 def _runs(
-    dims: list[_Dim], p: _Dim, q: _Dim, most: tuple[int, int], share: float
-) -> tuple[list[_Dim], list[_Dim]]:
+    dims: list[_CopyDim], p: _CopyDim, q: _CopyDim, most: tuple[int, int], share: float
+) -> tuple[list[_CopyDim], list[_CopyDim]]:
     """``p`` and ``q``, each with the dimensions that continue it in source or target memory.
 
     Dimensions are added until a run is ``most`` long. One that could continue both goes to the
@@ -303,13 +327,13 @@ def _runs(
             return ps, qs
 
 
-def _last_blocks(chain: list[_Dim], most: int, lanes: int) -> _Blocks:
+def _last_blocks(chain: list[_CopyDim], most: int, lanes: int) -> _Blocks:
     """Blocks of the last dimension of a run, the others staying whole."""
     inner = prod(dim.extent for dim in chain[:-1])
     return _Blocks.of(chain[-1].extent, max(most // inner, 1), lanes if inner == 1 else 1)
 
 
-def _offsets_of(chain: list[_Dim], block: int, side: int) -> Array:
+def _offsets_of(chain: list[_CopyDim], block: int, side: int) -> Array:
     """Where each element of a run lies on the other side."""
     offsets = np.zeros(1, np.int64)
     for at, dim in enumerate(chain):
@@ -318,7 +342,7 @@ def _offsets_of(chain: list[_Dim], block: int, side: int) -> Array:
     return offsets
 
 
-def _run_region(dims: list[_Dim], run: int, rows: list[tuple[int, ...]]) -> Region:
+def _run_region(dims: list[_CopyDim], run: int, rows: list[Visit]) -> Region:
     """Runs of ``run`` bytes, two loops of them at a time."""
     two, rest = _two_loops(dims, max(REGION_BYTES // run, 1))
     loops, units = _loop_table(rows + rest)
@@ -326,7 +350,7 @@ def _run_region(dims: list[_Dim], run: int, rows: list[tuple[int, ...]]) -> Regi
     return Region(RUNS, _table(run, 0, two, NOTHING, loops), units, size)
 
 
-def _ordered_region(first: _Dim, dims: list[_Dim], width: int) -> Region:
+def _ordered_region(first: _CopyDim, dims: list[_CopyDim], width: int) -> Region:
     """Runs along ``first`` in the order of the source, a loop of them or a piece at a time."""
     run = width * first.extent
     passes = run >= PASSING_RUN and run * prod(dim.extent for dim in dims) >= PASSING_BYTES
@@ -334,7 +358,7 @@ def _ordered_region(first: _Dim, dims: list[_Dim], width: int) -> Region:
     in_target = any(dim.source == 0 for dim in dims)  # little is read, again and again
     ordered = sorted(dims, key=lambda dim: dim.target if in_target else abs(dim.source))
     rows = [pieces.loop(first)]
-    nearest = _Dim(1, 0, 0)
+    nearest = _CopyDim(1, 0, 0)
     if ordered and pieces.pieces == 1:
         nearest, ordered = ordered[0], ordered[1:]
         blocks = _Blocks.of(nearest.extent, max(ROW_BYTES // run, 1))
@@ -347,7 +371,7 @@ def _ordered_region(first: _Dim, dims: list[_Dim], width: int) -> Region:
     return Region(ORDERED_RUNS, table, units, size)
 
 
-def _element_region(dims: list[_Dim], kinds: tuple[np.dtype[Any], np.dtype[Any]]) -> Region:
+def _element_region(dims: list[_CopyDim], kinds: tuple[np.dtype[Any], np.dtype[Any]]) -> Region:
     """Single elements, each loaded, converted and stored."""
     width = kinds[1].itemsize
     two, rest = _two_loops(dims, REGION_BYTES // width)
@@ -356,7 +380,7 @@ def _element_region(dims: list[_Dim], kinds: tuple[np.dtype[Any], np.dtype[Any]]
     return Region(element_kernel(*kinds), _table(0, 0, two, NOTHING, loops), units, size)
 
 
-def _two_loops(dims: list[_Dim], most: int) -> tuple[Array, list[tuple[int, ...]]]:
+def _two_loops(dims: list[_CopyDim], most: int) -> tuple[Array, list[Visit]]:
     """The two innermost loops, blocked, the longer one first, and the loops around them.
 
     They are the fastest of the target and of the source, so that both use whole lines.
@@ -365,7 +389,7 @@ def _two_loops(dims: list[_Dim], most: int) -> tuple[Array, list[tuple[int, ...]
         return np.array([(1, 0, 0), (1, 0, 0)], np.int64), []
     q = dims[0]
     others = sorted(dims[1:], key=lambda dim: abs(dim.source) or 1 << 62)
-    p = others[0] if others else _Dim(1, 0, 0)
+    p = others[0] if others else _CopyDim(1, 0, 0)
     same = abs(q.source) <= abs(p.source) or not others
     side = most if same else max(int(most**0.5), most // p.extent)
     q_blocks = _Blocks.of(q.extent, side)

@@ -17,7 +17,7 @@ from contract.host.kernels.protocol import LoopRow, ProductKernel
 from contract.host.resources.views import Array, address
 from contract.planner.host.vector_loops import along_vectors, ways_along
 
-__all__ = ["multiply_loops"]
+__all__ = ["KeptLoop", "LoopCall", "LoopProduct", "multiply_loops"]
 
 MOST_SUMMED = 1 << 16  # entries of the tables of offsets
 PIECE_BYTES = 1 << 14  # of results that stay in cache while all products are added to them
@@ -30,13 +30,45 @@ SLICE_WORK = 1 << 24  # multiply-adds, between which Python looks for signals
 FAR_BYTES = 1 << 19  # of an operand of dot products: larger ones are asked for early,
 AHEAD = 1 << 11  # so many bytes
 
-# A product: the loop that is cut in pieces: its extent, its pieces and the bytes of a step in A, B
-# and D; the loop that vectors run along: its extent and bytes in A, B and D; how early A and B are
-# asked for; bytes of an element; how many offsets and further loops there are. Then come the loops
-# (extent, bytes in A, B and D), and the offsets in A and B of all steps of the other sums.
-CUT, PIECES, CUT_A, CUT_B, CUT_D = range(5)
-COUNT, STEP_A, STEP_B, STEP_D, AHEAD_A, AHEAD_B, SIZE, SUMS, LOOPS, NUMBERS = range(5, 15)
-LOOP = 4
+
+class LoopProduct(NamedTuple):
+    """What compiled code reads: extents and steps in bytes, and addresses of further tables."""
+
+    cut: int  # the extent of the loop that is cut,
+    pieces: int  # in so many pieces
+    cut_a: int
+    cut_b: int
+    cut_d: int
+    length: int  # of the loop that vectors run along
+    step_a: int
+    step_b: int
+    step_d: int
+    ahead_a: int  # so early it is asked for, or 0
+    ahead_b: int
+    size: int  # of an element
+    sums: int  # steps of the other sums; their offsets:
+    offsets_a: int
+    offsets_b: int
+    kept: int  # further loops; the first KeptLoop of them:
+    loops: int
+
+
+class KeptLoop(NamedTuple):
+    """A further kept loop."""
+
+    extent: int
+    step_a: int
+    step_b: int
+    step_d: int
+
+
+class LoopCall(NamedTuple):
+    """What threads share: a LoopProduct, and where its operands are."""
+
+    product: int
+    a: int
+    b: int
+    d: int
 
 
 class _Loop(NamedTuple):
@@ -67,7 +99,8 @@ def multiply_loops(
     def run(a: Array, a0: int, b: Array, b0: int, d: Array, d0: int) -> None:
         share, kernel = linked()
         places = address(a) + a0 * size, address(b) + b0 * size, address(d) + d0 * size
-        share(kernel, (made.table, *places), made.units, parts, wakes)
+        call = made.table, *places  # a LoopCall, which would take longer to make
+        share(kernel, call, made.units, parts, wakes)
 
     return run
 
@@ -99,17 +132,19 @@ class _Product:
         if vectors.extent == 0:  # nothing is read
             tables = [_offsets([(0, 0)])] * 2
 
-        def row(loop: _Loop) -> tuple[int, int, int]:
+        def steps(loop: _Loop) -> tuple[int, int, int]:
             return loop.a * size, loop.b * size, loop.d * size
 
-        numbers = (
-            *(cut.extent, pieces, *row(cut), vectors.extent, *row(vectors), *ahead),
-            *(size, tables[0].size, len(kept)),
+        further = np.array([KeptLoop(loop.extent, *steps(loop)) for loop in kept], np.int64)
+        in_a, in_b = tables
+        numbers = LoopProduct(
+            *(cut.extent, pieces, *steps(cut), vectors.extent, *steps(vectors)),
+            *(ahead[0], ahead[1], size, in_a.size, address(in_a), address(in_b)),
+            *(len(kept), address(further)),
         )
-        rows = [entry for loop in kept for entry in (loop.extent, *row(loop))]
         self.units = pieces * others
-        self._entries = np.array([*numbers, *rows, *tables[0], *tables[1]], np.int64)
-        self.table = address(self._entries)
+        self._entries = np.array(numbers, np.int64), further, *tables
+        self.table = address(self._entries[0])
 
     def parts(self, threads: int) -> int:
         """In how many parts it is given to threads."""

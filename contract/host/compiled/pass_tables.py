@@ -6,9 +6,9 @@ is copied into a buffer tile by tile, the others are read where they lie.
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, chain, islice, repeat
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,27 +21,105 @@ from contract.host.kernels.protocol import PassKernel, TileSource
 from contract.host.resources.views import Array, address
 from contract.plan.workspace import rounded
 
-__all__ = ["combined_pass"]
+__all__ = [
+    "COMBINED",
+    "MOST",
+    "NOTHING",
+    "PRODUCT",
+    "SUM",
+    "CombinedLoop",
+    "CombinedRow",
+    "PassCall",
+    "PassCut",
+    "PassShape",
+    "PassTable",
+    "TileLoad",
+    "combined_pass",
+]
 
 THREAD_WORK = 1 << 13  # elements worth a thread that is awake,
 WAKING_WORK = 1 << 16  # and one that has to be woken
 PARTS = 4  # for each thread
 SLICE_WORK = 1 << 22  # elements, between which Python looks for signals
-# A pass: operands, loops over tiles, bytes of a thread's buffers, and the address of what combines.
-OPERANDS, CUTS, LANE, COMBINER, NUMBERS = range(5)
-# Then come the loops: how many tiles there are, a bit for the last one if it is shorter, and the
-# bytes from one to the next in each operand and the target; where the buffer of each operand
-# begins; and, for every set of such bits, what loads each operand (its address, or 0, its table
-# and units) and the table of what combines them.
-COUNT, BIT, STEPS = range(3)
-LOADED = 3  # entries
 NOTHING, SUM, PRODUCT = range(3)  # how a second and a third operand come in, if at all
 _CODES = {BinaryOperator.ADD: SUM, BinaryOperator.MUL: PRODUCT}
 COMBINED = frozenset({"float32", "float64", "complex64", "complex128"})
-# What combines a tile: the two operators, the bytes of a row, for each operand 1 or, where one
-# element is its row, 0, and the number of loops; then their extents and the steps of operands and
-# target.
-FIRST, SECOND, ROW, MOVES, ROW_LOOPS, ROW_NUMBERS, ROW_LOOP = 0, 1, 2, 3, 6, 7, 5
+MOST = 3  # operands
+UNLOADED = 0, 0, 0, 0  # an operand that is read where it lies
+
+
+class PassTable(NamedTuple):
+    """A pass: behind it lie PassCuts, then for every set of bits a PassShape, then MOST TileLoads.
+
+    A bit says of a loop over tiles that it is at its last one, which is shorter.
+    """
+
+    operands: int
+    cuts: int
+    shapes: int
+    lane: int  # bytes of a thread's buffers
+    combiner: int  # the address of what combines
+
+
+class PassCut(NamedTuple):
+    """A loop over tiles: how many, the bit for the last one, and the bytes from one to the next."""
+
+    tiles: int
+    bit: int
+    one: int
+    two: int
+    three: int
+    to: int
+
+
+class PassShape(NamedTuple):
+    """Tiles of some shape: the address of the CombinedRow that says how they are combined."""
+
+    row: int
+
+
+class TileLoad(NamedTuple):
+    """How an operand is loaded into its buffer, by a copy of so many units; or not, by 0."""
+
+    copier: int
+    table: int
+    units: int
+    buffer: int  # where it begins
+
+
+class CombinedRow(NamedTuple):
+    """How a tile is combined, row by row; CombinedLoops lie behind it."""
+
+    first: int  # operators
+    second: int
+    bytes: int  # of a row
+    moves_one: int  # 0 where one element is an operand's row, else 1
+    moves_two: int
+    moves_three: int
+    loops: int
+
+
+class CombinedLoop(NamedTuple):
+    """A loop over rows: its extent, and the steps of operands and target in bytes."""
+
+    extent: int
+    one: int
+    two: int
+    three: int
+    to: int
+
+
+class PassCall(NamedTuple):
+    """What threads share: addresses of the table, of buffers, real factors, and memory."""
+
+    table: int
+    room: int
+    factors: int
+    one: int
+    two: int
+    three: int
+    to: int
+
 
 PART = Kernel("passes", "part")
 
@@ -89,18 +167,22 @@ class _Pass:
         self._count = prod(counts)
         ends = list(accumulate((self._buffer_bytes(each) for each in sources), initial=0))
         self.lane = ends[-1]
-        shapes: list[int | Kernel] = []
+        buffers = ends[:-1]
+        shapes: list[PassShape] = []
+        loads: list[int | Kernel] = []
         self.is_compiled = True
         for bits in range(1 << len(uneven)):
             sizes = list(self._blocks)
             for bit, at in enumerate(uneven):
                 sizes[at] = extents[at] % sizes[at] if bits >> bit & 1 else sizes[at]
-            shapes += self._shape(sizes)
+            shapes.append(PassShape(self._row(sizes)))
+            each = (self._load(*source, sizes) for source in zip(sources, buffers, strict=True))
+            loads += chain(*islice(chain(each, repeat(UNLOADED)), MOST))
         bit_of = {at: 1 << bit for bit, at in enumerate(uneven)}
-        loops = [(counts[at], bit_of.get(at, 0), *self._steps(at)) for at in cuts]
+        loops = [PassCut(counts[at], bit_of.get(at, 0), *self._steps(at)) for at in cuts]
         combiner = Kernel("combinations", "combiner", (dtype.name,))
-        numbers = len(sources), len(cuts), self.lane, combiner
-        entries = [*numbers, *np.ravel(loops), *ends[:-1], *shapes]
+        numbers = len(sources), len(cuts), len(shapes), self.lane, combiner
+        entries = [*numbers, *chain(*loops), *chain(*shapes), *loads]
         self._kernels = [(at, x) for at, x in enumerate(entries) if isinstance(x, Kernel)]
         integers = [0 if isinstance(x, Kernel) else x for x in entries]
         self._table = np.array(integers, np.int64)
@@ -137,8 +219,9 @@ class _Pass:
             one, two, *third, to = addresses
             scales = ones if factors is None else np.array([*factors, 1][:3], real)
             scaled = unscaled if factors is None else address(scales)
-            given = table, room, scaled, one, two, third[0] if third else two, to
-            share(part, given, self._count, parts, wakes)
+            # A PassCall, which would take longer to make
+            call = table, room, scaled, one, two, third[0] if third else two, to
+            share(part, call, self._count, parts, wakes)
 
         return run
 
@@ -149,36 +232,34 @@ class _Pass:
         """Bytes from one tile to the next along a dimension, in every operand and the target."""
         size = self._blocks[at]
         steps = [each.strides[at] * np.dtype(each.dtype).itemsize for each in self._sources]
+        steps += [0] * (MOST - len(steps))
         return [size * step for step in (*steps, self._target[at] * self._dtype.itemsize)]
 
-    def _shape(self, extents: Sequence[int]) -> list[int | Kernel]:
-        """How tiles of these extents are loaded and combined."""
-        entries: list[int | Kernel] = []
-        strides = []
-        for source in self._sources:
-            strides.append(source.strides if source.buffer is None else source.buffer)
-            entries += self._load(source, extents)
-        found = _combination(
-            extents, [*strides, self._target], self._dtype.itemsize, self._operators
-        )
+    def _row(self, extents: Sequence[int]) -> int:
+        """How tiles of these extents are combined."""
+        strides = [x.strides if x.buffer is None else x.buffer for x in self._sources]
+        size = self._dtype.itemsize
+        found = _combination(extents, [*strides, self._target], size, self._operators)
         if found is None:
             self.is_compiled = False
-            return entries
+            return 0
         self._tables.append(found)
-        return [*entries, address(found)]
+        return address(found)
 
-    def _load(self, source: TileSource, extents: Sequence[int]) -> tuple[int | Kernel, int, int]:
-        """What copies a tile into its buffer."""
+    def _load(
+        self, source: TileSource, buffer: int, extents: Sequence[int]
+    ) -> tuple[int | Kernel, int, int, int]:
+        """The TileLoad of an operand."""
         if source.buffer is None:
-            return 0, 0, 0
+            return UNLOADED
         dtype = np.dtype(source.dtype)
         if not is_copied(dtype, self._dtype):
             self.is_compiled = False
-            return 0, 0, 0
+            return UNLOADED
         held = [n if at in source.held else 1 for at, n in enumerate(extents)]
         region, *_ = copy_region(held, source.strides, source.buffer, dtype, self._dtype)
         self._tables.append(region.table)
-        return region.kernel, address(region.table), region.units
+        return region.kernel, address(region.table), region.units, buffer
 
 
 def _combination(
@@ -201,7 +282,13 @@ def _combination(
         extents, every = (1, *extents), tuple((1, *steps) for steps in every)
     if every[-1][0] != 1 or not {0, 1}.issuperset(steps[0] for steps in every):
         return None
-    numbers = [*(*codes, NOTHING)[:2], extents[0] * size, *(steps[0] for steps in every[:3])]
-    outer = [(n, *(size * steps[at] for steps in every)) for at, n in enumerate(extents) if at]
-    loops = [loop for loop in outer if loop[0] > 1] or [(1, 0, 0, 0, 0)]
-    return np.array([*numbers, len(loops), *np.ravel(loops)], np.int64)
+    outer = [
+        CombinedLoop(n, *(size * steps[at] for steps in every))
+        for at, n in enumerate(extents)
+        if at
+    ]
+    loops = [loop for loop in outer if loop.extent > 1] or [CombinedLoop(1, 0, 0, 0, 0)]
+    first, second, *_ = *codes, NOTHING
+    one, two, three = (steps[0] for steps in every[:MOST])
+    row = CombinedRow(first, second, extents[0] * size, one, two, three, len(loops))
+    return np.array([*row, *chain(*loops)], np.int64)

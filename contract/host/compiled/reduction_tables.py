@@ -17,26 +17,40 @@ import numpy as np
 from contract.descriptors.operators import BinaryOperator
 from contract.execution.compiled_code import Kernel
 from contract.host.compiled.linking import Linker
+from contract.host.compiled.visits import ONCE, Visit
 from contract.host.kernels.protocol import CopyKernel
 from contract.host.resources.views import Array, address
 
-__all__ = ["ReductionKernel", "is_reduced", "reduction", "together"]
+__all__ = [
+    "CONTIGUOUS",
+    "FILL",
+    "FOLD",
+    "PAIRS",
+    "STORE",
+    "STRIDED",
+    "TABULATED",
+    "VECTOR_BYTES",
+    "WHOLE",
+    "JobsCall",
+    "ReductionJob",
+    "ReductionKernel",
+    "ReductionPlan",
+    "RowPass",
+    "RowsCall",
+    "is_reduced",
+    "reduction",
+    "together",
+]
 
 REDUCE_BLOCKS = Kernel("rows", "reduce_all")
 PART = Kernel("rows", "part")
 VECTOR_BYTES = 64
 # Rows of an accumulator for each element, or rows with one accumulator, or two in turn
 TABULATED, CONTIGUOUS, STRIDED, WHOLE, PAIRS = range(5)
-# A plan: the address of the code that combines rows; bytes of an element read and written; how
-# many accumulators a block has, how many blocks there are, and how accumulators are folded; where
-# the loops around blocks and over results end; how many loops and passes there are. Then come
-# these, and the offsets of lanes and rows.
-ROWS, READ, WRITTEN, SIZE, UNITS, PHASE, STEPS, OUTER_END, STORE_END, LOOPS, PASSES = range(11)
-NUMBERS, PASS = 11, 10
-JOB = 3  # a job: the address of its plan, and its places in source and target, in bytes
-
 THREAD_WORK = 1 << 14  # elements worth a thread that is awake,
 WAKING_WORK = 1 << 17  # and one that has to be woken
+
+FILL, FOLD, STORE = range(5, 8)  # what is done with accumulators beside combining rows
 
 BLOCK_BYTES = 1 << 14  # of accumulators: half the first-level cache
 TABLE_LANES = 512  # elements of a row that is not contiguous: its cache lines serve many rows
@@ -50,8 +64,6 @@ SHORT_RUN = 64  # contiguous elements worth a combination of lanes at their end
 # to the next page, and loses the way among several rows.
 ASKED_BYTES, AHEAD = 1 << 14, 1 << 11
 
-ONCE = (1, 0, 0, 0, 0)  # a loop of one step
-
 _REAL = frozenset(
     {
         *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
@@ -59,6 +71,72 @@ _REAL = frozenset(
     }
 )
 _COMPLEX = frozenset({"complex64", "complex128"})
+
+
+class ReductionPlan(NamedTuple):
+    """What compiled code follows; Visits, RowPasses and offsets of lanes and rows lie behind."""
+
+    rows: int  # the address of the code that combines rows
+    read: int  # bytes of an element,
+    written: int  # and of an accumulator
+    size: int  # accumulators of a block
+    units: int  # blocks
+    phase: int  # results side by side,
+    steps: int  # and accumulators of each
+    outer_end: int  # where the loops around blocks end,
+    store_end: int  # and those over results
+    visits: int
+    passes: int
+
+
+class RowPass(NamedTuple):
+    """Rows that are combined with a block; of offsets and loops the first and last are said."""
+
+    shift: int
+    mode: int
+    length: int  # of a row,
+    tail: int  # and of shorter ones
+    begin: int
+    end: int
+    tail_end: int
+    first: int  # loop of its visits
+    last: int
+    ahead: int  # bytes that memory is asked for before it is read
+
+
+class RowsCall(NamedTuple):
+    """What is done with accumulators at ``block``; other tables and memory by their addresses.
+
+    FILL: n of them with the neutral element. FOLD: ``to_step`` lanes of ``step`` accumulators
+    made one, the upper half with the lower one again, for all n. STORE: n of them to the target,
+    as often as a Visit says. Else every row of a RowPass is combined with them, n times.
+    """
+
+    block: int
+    source: int
+    target: int
+    mode: int
+    n: int
+    step: int
+    to_step: int
+    what: int  # a RowPass or a Visit
+    offsets: int
+
+
+class ReductionJob(NamedTuple):
+    """A plan, and its places in source and target in bytes."""
+
+    plan: int
+    source: int
+    target: int
+
+
+class JobsCall(NamedTuple):
+    """What threads share: some jobs, and memory."""
+
+    jobs: int
+    source: int
+    target: int
 
 
 def reduction(
@@ -121,19 +199,23 @@ class ReductionKernel:
     def __call__(
         self, source: Array, source_offset: int, target: Array, target_offset: int
     ) -> None:
-        _, s, t = self.job(source_offset, target_offset)
+        s, t = self._places(source_offset, target_offset)
         self.linked()(self.at, address(source) + s, address(target) + t)
 
     def _linked(self) -> Callable[[int, int, int], None]:
         """What follows the plan, which knows from now on what is compiled for its types."""
-        run, self.plan[ROWS] = self._functions()
+        run, self.plan[ReductionPlan._fields.index("rows")] = self._functions()
         found: Callable[[int, int, int], None] = run
         return found
 
-    def job(self, source_offset: int, target_offset: int) -> tuple[int, int, int]:
-        """The address of the plan, and where it begins in bytes, from offsets in elements."""
+    def job(self, source_offset: int, target_offset: int) -> ReductionJob:
+        """The plan at offsets in elements."""
+        return ReductionJob(self.at, *self._places(source_offset, target_offset))
+
+    def _places(self, source_offset: int, target_offset: int) -> tuple[int, int]:
+        """Where it begins in bytes."""
         (size_s, size_t), (shift_s, shift_t) = self.sizes, self._shifts
-        return self.at, source_offset * size_s + shift_s, target_offset * size_t + shift_t
+        return source_offset * size_s + shift_s, target_offset * size_t + shift_t
 
 
 def together(jobs: Sequence[tuple[int, int, ReductionKernel]], linker: Linker) -> CopyKernel:
@@ -155,7 +237,7 @@ def together(jobs: Sequence[tuple[int, int, ReductionKernel]], linker: Linker) -
         s = address(source) + source_offset * size_s
         t = address(target) + target_offset * size_t
         share, part = linked()
-        share(part, (at, s, t), table.shape[0], parts, wakes)
+        share(part, JobsCall(at, s, t), table.shape[0], parts, wakes)
 
     return run
 
@@ -173,7 +255,7 @@ def _nothing(source: Array, source_offset: int, target: Array, target_offset: in
 # --- how a reduction is blocked ---------------------------------------------------------------
 
 
-class _Dim(NamedTuple):
+class _ReducedDim(NamedTuple):
     """One loop: extent, steps in source and target; a reduced one has no target."""
 
     extent: int
@@ -210,7 +292,7 @@ class _Split(NamedTuple):
     tail: int
 
 
-class _Pass(NamedTuple):
+class _RowGroup(NamedTuple):
     """Rows that one visit combines, and how often: chunks of a split dimension."""
 
     shift: int
@@ -226,10 +308,10 @@ class _Block:
 
     def __init__(self) -> None:
         self.size = 1
-        self.stores: list[tuple[int, ...]] = []
-        self.outer: list[tuple[int, ...]] = []
+        self.stores: list[Visit] = []
+        self.outer: list[Visit] = []
 
-    def hold(self, dim: _Dim, most: int) -> tuple[int, int, int]:
+    def hold(self, dim: _ReducedDim, most: int) -> tuple[int, int, int]:
         """Hold as much of ``dim`` as ``most`` allows: extent, steps in source and accumulators.
 
         Blocks are about equal; the last one overlaps the one before it.
@@ -238,8 +320,8 @@ class _Block:
         block = ceil(n / ceil(n / max(most // self.size, 1)))
         count = ceil(n / block)
         clip = count * block - n
-        self.outer.append((count, block * s, block * t, clip * s, clip * t))
-        self.stores.append((block, self.size, t, 0, 0))
+        self.outer.append(Visit(count, block * s, block * t, clip * s, clip * t))
+        self.stores.append(Visit(block, self.size, t))
         held = block, s, self.size
         self.size *= block
         return held
@@ -247,10 +329,10 @@ class _Block:
 
 def _dims(
     kept: Sequence[tuple[int, int, int]], reduced: Sequence[tuple[int, int]]
-) -> tuple[list[_Dim], int, int]:
+) -> tuple[list[_ReducedDim], int, int]:
     """Fused loops in the order of source memory, none backwards there, and the start's shifts."""
-    dims: list[_Dim] = [_Dim(*map(int, row)) for row in kept]
-    dims += [_Dim(int(n), int(s), None) for n, s in reduced]
+    dims: list[_ReducedDim] = [_ReducedDim(*map(int, row)) for row in kept]
+    dims += [_ReducedDim(int(n), int(s), None) for n, s in reduced]
     dims = [dim for dim in dims if dim.extent > 1]
     back = [dim for dim in dims if dim.source < 0]
     shift_s = sum(dim.source * (dim.extent - 1) for dim in back)
@@ -263,24 +345,24 @@ def _dims(
     return sorted(fused, key=lambda dim: dim.source or 1 << 62), shift_s, shift_t
 
 
-def _reversed(dim: _Dim) -> _Dim:
-    return _Dim(dim.extent, -dim.source, None if dim.target is None else -dim.target)
+def _reversed(dim: _ReducedDim) -> _ReducedDim:
+    return _ReducedDim(dim.extent, -dim.source, None if dim.target is None else -dim.target)
 
 
-def _fused(dims: list[_Dim]) -> list[_Dim]:
+def _fused(dims: list[_ReducedDim]) -> list[_ReducedDim]:
     """Dimensions that continue each other made one."""
-    result: list[_Dim] = []
+    result: list[_ReducedDim] = []
     for dim in sorted(dims, key=lambda dim: (dim.source, dim.target or 0)):
         if result:
             n, s, t = result[-1]
             if dim.source == s * n and dim.target == (None if t is None else t * n):
-                result[-1] = _Dim(n * dim.extent, s, t)
+                result[-1] = _ReducedDim(n * dim.extent, s, t)
                 continue
         result.append(dim)
     return result
 
 
-def _choose(dims: list[_Dim], most: int, pairs: bool) -> _Choice:
+def _choose(dims: list[_ReducedDim], most: int, pairs: bool) -> _Choice:
     """The rows: contiguous where those are long enough, else of tabulated elements."""
     if dims and dims[0].target is None and dims[0].extent >= LONG_RUN:
         return _Choice([], _reduced_from(dims, 1), whole=0)
@@ -297,7 +379,7 @@ def _choose(dims: list[_Dim], most: int, pairs: bool) -> _Choice:
     return _choose_tabulated(dims)
 
 
-def _chain(dims: list[_Dim]) -> tuple[list[int], int]:
+def _chain(dims: list[_ReducedDim]) -> tuple[list[int], int]:
     """The kept dimensions that are contiguous together, and how many elements they have."""
     run, chain = 1, []
     for at, dim in enumerate(dims):
@@ -308,7 +390,7 @@ def _chain(dims: list[_Dim]) -> tuple[list[int], int]:
     return chain, run
 
 
-def _reduced_from(dims: list[_Dim], begin: int) -> list[int]:
+def _reduced_from(dims: list[_ReducedDim], begin: int) -> list[int]:
     """Reduced dimensions from one position on to the next kept one, or enough for a table."""
     rows: list[int] = []
     for at in range(begin, len(dims)):
@@ -318,7 +400,7 @@ def _reduced_from(dims: list[_Dim], begin: int) -> list[int]:
     return rows
 
 
-def _choose_tabulated(dims: list[_Dim]) -> _Choice:
+def _choose_tabulated(dims: list[_ReducedDim]) -> _Choice:
     """Lanes and rows from the innermost dimensions; reduced ones too where few are kept."""
     kept = [at for at, dim in enumerate(dims) if dim.target is not None]
     reduced = [at for at, dim in enumerate(dims) if dim.target is None]
@@ -332,7 +414,7 @@ def _choose_tabulated(dims: list[_Dim]) -> _Choice:
     return _Choice(list(_enough(dims, kept, TABLE_LANES)), rows, most_rows=TABLE_ROWS)
 
 
-def _enough(dims: list[_Dim], chosen: list[int], most: int) -> Iterator[int]:
+def _enough(dims: list[_ReducedDim], chosen: list[int], most: int) -> Iterator[int]:
     """The first of ``chosen`` until they have ``most`` elements."""
     size = 1
     for at in chosen:
@@ -342,7 +424,7 @@ def _enough(dims: list[_Dim], chosen: list[int], most: int) -> Iterator[int]:
         size *= dims[at].extent
 
 
-def _plan(dims: list[_Dim], one: np.dtype[Any], two: np.dtype[Any]) -> Array:
+def _plan(dims: list[_ReducedDim], one: np.dtype[Any], two: np.dtype[Any]) -> Array:
     """What compiled code follows: its loops, its passes, and offsets of lanes and rows.
 
     The address of what is compiled for these types is not known yet.
@@ -362,7 +444,7 @@ def _plan(dims: list[_Dim], one: np.dtype[Any], two: np.dtype[Any]) -> Array:
     elif np.array_equal(row.offsets, np.arange(row.length)):
         row = row._replace(mode=CONTIGUOUS, offsets=lanes[:0])
     middle = [
-        (dim.extent, dim.source, 0) if dim.target is None else block.hold(dim, most)
+        Visit(dim.extent, dim.source, 0) if dim.target is None else Visit(*block.hold(dim, most))
         for at, dim in enumerate(dims)
         if at not in (*choice.lanes, choice.widened, choice.whole, *choice.rows)
     ]
@@ -371,7 +453,7 @@ def _plan(dims: list[_Dim], one: np.dtype[Any], two: np.dtype[Any]) -> Array:
     return _packed((one.itemsize, two.itemsize), block, row, passes, middle, ahead)
 
 
-def _side_by_side(dims: list[_Dim]) -> int:
+def _side_by_side(dims: list[_ReducedDim]) -> int:
     """How many elements are read that are contiguous in memory, in whatever order."""
     size = 1
     for dim in dims:
@@ -381,13 +463,13 @@ def _side_by_side(dims: list[_Dim]) -> int:
     return size
 
 
-def _whole_row(dim: _Dim, phase: int) -> _Row:
+def _whole_row(dim: _ReducedDim, phase: int) -> _Row:
     """The row of everything in ``dim``, for as many accumulators as ``phase`` says."""
     mode = PAIRS if phase == 2 else WHOLE if dim.source == 1 else STRIDED
     return _Row(mode, dim.extent * phase, np.array([0, dim.source], np.int64), phase, 1)
 
 
-def _widened(dim: _Dim, lanes: Array, itemsize: int) -> tuple[_Row, _Split]:
+def _widened(dim: _ReducedDim, lanes: Array, itemsize: int) -> tuple[_Row, _Split]:
     """The row of several steps of ``dim``, and how often they go into it."""
     most = 8 * VECTOR_BYTES // itemsize
     aim = min(most, max(dim.extent * lanes.size // 4, 8))
@@ -405,67 +487,68 @@ def _offsets(loops: Sequence[tuple[int, ...]]) -> Array:
     return offsets
 
 
-def _passes(inner: Array, split: _Split, most: int) -> Iterator[_Pass]:
+def _passes(inner: Array, split: _Split, most: int) -> Iterator[_RowGroup]:
     """Full chunks of the split dimension, then what is left of it."""
     chunk = max(most // inner.size, 1)
     chunks, left = divmod(split.steps, chunk)
     none = inner[:0]
     if chunks:
         rows = (np.arange(chunk, dtype=np.int64)[:, None] * split.source + inner).ravel()
-        yield _Pass(0, rows, 0, none, chunks, chunk * split.source)
+        yield _RowGroup(0, rows, 0, none, chunks, chunk * split.source)
     if left or split.tail:
         rows = (np.arange(left, dtype=np.int64)[:, None] * split.source + inner).ravel()
         tail = inner + left * split.source if split.tail else none
-        yield _Pass(chunks * chunk * split.source, rows, split.tail, tail, 1, 0)
+        yield _RowGroup(chunks * chunk * split.source, rows, split.tail, tail, 1, 0)
 
 
 def _packed(
     sizes: tuple[int, int],
     block: _Block,
     row: _Row,
-    passes: list[_Pass],
-    middle: Sequence[tuple[int, ...]],
+    passes: list[_RowGroup],
+    middle: Sequence[Visit],
     ahead: int,
 ) -> Array:
     """Everything in one table, for arguments cost time: numbers, loops, passes, offsets.
 
     ``sizes`` are the bytes of elements that are read and written.
     """
-    loops = _ordered(block.outer, 1)
-    units, outer_end = prod(loop[0] for loop in loops), len(loops)
-    stores = _ordered(_fused_stores(block.stores), 2)
+    loops = _ordered(block.outer, "one")
+    units, outer_end = prod(loop.extent for loop in loops), len(loops)
+    stores = _ordered(_fused_stores(block.stores), "two")
     loops += stores if len(stores) > 1 else [*stores, ONCE]
     store_end = len(loops)
     table, offsets, begin = [], [row.offsets], row.offsets.size
     for each in passes:
-        visits = _ordered([*middle, (each.chunks, each.chunk_step, 0)], 1)
+        visits = _ordered([*middle, Visit(each.chunks, each.chunk_step, 0)], "one")
         end = begin + each.rows.size
         tail_end = end + each.tail_rows.size
         where = (begin, end, tail_end, len(loops), len(loops) + len(visits))
-        table.append((each.shift, row.mode, row.length, each.tail, *where, ahead))
-        loops += [(*visit[:3], 0, 0) for visit in visits]
+        table.append(RowPass(each.shift, row.mode, row.length, each.tail, *where, ahead))
+        loops += visits
         offsets += [each.rows, each.tail_rows]
         begin = tail_end
     folds, ends = (row.phase, row.steps), (outer_end, store_end)
-    numbers = (0, *sizes, block.size, units, *folds, *ends, len(loops), len(table))
-    parts = [np.array(part, np.int64).ravel() for part in (numbers, loops, table)]
+    counts = len(loops), len(table)
+    plan = ReductionPlan(0, *sizes, block.size, units, *folds, *ends, *counts)
+    parts = [np.array(part, np.int64).ravel() for part in (plan, loops, table)]
     return np.concatenate([*parts, *offsets])
 
 
-def _fused_stores(stores: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+def _fused_stores(stores: list[Visit]) -> list[Visit]:
     """Loops over the accumulators, those contiguous there and in the target made one."""
-    result: list[tuple[int, ...]] = []
-    for store in (each for each in stores if each[0] > 1):
+    result: list[Visit] = []
+    for store in (each for each in stores if each.extent > 1):
         if result:
             n, step, target, *_ = result[-1]
-            if store[1:3] == (n * step, n * target):
-                result[-1] = (n * store[0], step, target, 0, 0)
+            if (store.one, store.two) == (n * step, n * target):
+                result[-1] = Visit(n * store.extent, step, target)
                 continue
         result.append(store)
     return result
 
 
-def _ordered(loops: list[tuple[int, ...]], column: int) -> list[tuple[int, ...]]:
+def _ordered(loops: list[Visit], operand: str) -> list[Visit]:
     """Loops of more than one step, or one, that with the smallest step innermost (first)."""
-    long = [loop for loop in loops if loop[0] > 1] or [ONCE]
-    return sorted(long, key=lambda loop: abs(loop[column]) or 1 << 62)
+    long = [loop for loop in loops if loop.extent > 1] or [ONCE]
+    return sorted(long, key=lambda loop: abs(getattr(loop, operand)) or 1 << 62)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,15 +13,117 @@ from contract.host.resources.views import Array, address
 from contract.planner.host.tile_blocks import SQUARE
 from contract.support.apart import apart
 
-__all__ = ["multiply_boxes", "tile_shape"]
+__all__ = [
+    "THIRDS",
+    "JoinCall",
+    "Packer",
+    "RunsCall",
+    "SquaresCall",
+    "StepsCall",
+    "TileCall",
+    "TileKernels",
+    "multiply_boxes",
+    "tile_shape",
+]
 
-# The kernels for some types are a table. A row for A and one for B say how they are packed: the
-# addresses of functions, then rows of a whole panel and of a grain of it, bytes of an element and
-# from one row to the next, rows of a square that are turned, and whether elements are copied as
-# they are. The third row has the functions that multiply a tile, and that write four at once.
-RUNS, STEPS, SQUARES, ELEMENTS, ZEROS, WHOLE, GRAIN, SIZE, PART, TURNED, PLAIN = range(11)
-ENTRIES = PLAIN + 1
-MULTIPLY, JOIN_BATCHES = range(2)
+
+class Packer(NamedTuple):
+    """How A or B is packed: the addresses of functions, and the sizes of panels."""
+
+    runs: int
+    steps: int
+    squares: int
+    elements: int
+    zeros: int
+    whole: int  # rows of a panel,
+    grain: int  # and those that vectors are made of
+    size: int  # bytes of an element,
+    part: int  # and from one row to the next
+    turned: int  # rows of a square that are turned
+    plain: int  # whether elements are copied as they are
+
+
+class TileKernels(NamedTuple):
+    """How A and B are packed, two Packers; what multiplies a tile, and what writes four."""
+
+    pack_a: int
+    pack_b: int
+    multiply: int
+    join_batches: int
+
+
+class RunsCall(NamedTuple):
+    """Grains of rows for all steps along k; addresses are those of tables of offsets."""
+
+    source: int
+    along: int
+    depth: int
+    across: int
+    places: int
+    beside: int  # which begin 0, 1.. rows earlier, one more than that; or 0
+    height: int
+    pitch: int
+    gap: int
+
+
+class StepsCall(NamedTuple):
+    """Some rows for all steps along k; the rows that come next lie ``following`` bytes further."""
+
+    source: int
+    following: int
+    rows: int
+    high: int
+    along: int
+    depth: int
+    to: int
+    pitch: int
+    gap: int
+
+
+class SquaresCall(NamedTuple):
+    """Rows for one step, and those ``apart`` from them; ``ahead`` is the next step."""
+
+    source: int
+    ahead: int
+    across: int
+    places: int
+    apart: int
+    shift: int
+    gap: int
+
+
+class TileCall(NamedTuple):
+    """Two panels to be multiplied.
+
+    Only ``high`` rows and ``used`` columns are written; all are if ``runs`` is 0, and then the rows
+    of every vector lie side by side.
+    """
+
+    high: int
+    used: int
+    depth: int
+    a: int
+    b: int
+    d: int
+    rows: int  # the address of their offsets,
+    places: int  # that of the columns',
+    runs: int  # and that of how many rows lie side by side from each on
+    add: int
+    alpha: int  # its address; 0: it is 1
+
+
+class JoinCall(NamedTuple):
+    """The tiles of four batches, ``pitch`` bytes apart, to be written."""
+
+    source: int
+    pitch: int
+    target: int
+    rows: int
+    high: int
+    columns: int
+    used: int
+    add: int
+
 
 BOXES = Kernel("tiles", "part")
 THIRDS = 3  # of a tile's columns: a narrower one has one of them, or two
@@ -65,39 +167,42 @@ def multiply_boxes(
     @cache
     def linked() -> tuple[Any, ...]:
         share, boxes, *found = functions()
-        table = _table(a, b, dtype, found)
-        return share, boxes, table, address(table)
+        tables = _tables(a, b, dtype, found)
+        return share, boxes, address(tables[-1]), tables
 
     def run(given: Sequence[int], shares: int, wakes: bool) -> None:
-        share, boxes, _, table = linked()
-        share(boxes, (table, *given), shares, shares, wakes)
+        share, boxes, kernels, _ = linked()
+        share(boxes, (*given[:-1], kernels), shares, shares, wakes)
 
     return run
 
 
 def _packers(panels: str, source: np.dtype[Any], dtype: np.dtype[Any]) -> list[Kernel]:
-    """The functions that pack A, or B: RUNS, STEPS, SQUARES, ELEMENTS, ZEROS."""
+    """The functions of a Packer, in their order."""
     moved = "float64" if (panels, dtype.name) == ("B", "complex64") else dtype.name  # parts stay
     own, both = (panels, moved), (panels, source.name, dtype.name)
     if source == dtype:
         both = panels, moved, moved
     given = {"runs": own, "steps": own, "squares": own, "elements": both, "zeros": own}
-    return [Kernel("tiles", name, types) for name, types in given.items()]
+    return [Kernel("packing", name, types) for name, types in given.items()]
 
 
 def _multipliers(dtype: np.dtype[Any]) -> list[Kernel]:
-    """The functions that multiply a tile: MULTIPLY, JOIN_BATCHES."""
+    """The functions that multiply a tile, and that write four at once."""
     return [Kernel("tiles", name, (dtype.name,)) for name in ("multiplier", "batch_joiner")]
 
 
-def _table(
+def _tables(
     a: np.dtype[Any], b: np.dtype[Any], dtype: np.dtype[Any], functions: Sequence[int]
-) -> Array:
-    """How A is packed, how B is, and what tiles are multiplied with."""
+) -> tuple[Array, Array, Array]:
+    """How A is packed, how B is, and the TileKernels."""
     shape, size = tile_shape(dtype), dtype.itemsize
     split = 2 if dtype.kind == "c" else 1
     left = (shape.rows, shape.lanes, size, size // split, SQUARE // split, a == dtype)
     right = (shape.columns, shape.grain, size, size, SQUARE, b == dtype)
-    packs_a, packs_b, tile = functions[:WHOLE], functions[WHOLE : 2 * WHOLE], functions[2 * WHOLE :]
-    rows = (*packs_a, *left), (*packs_b, *right), (*tile, *[0] * (ENTRIES - len(tile)))
-    return np.array(rows, np.int64)
+    *packs, multiply, join = functions
+    half = len(packs) // 2
+    one = np.array(Packer._make((*packs[:half], *left)), np.int64)
+    two = np.array(Packer._make((*packs[half:], *right)), np.int64)
+    kernels = TileKernels(address(one), address(two), multiply, join)
+    return one, two, np.array(kernels, np.int64)

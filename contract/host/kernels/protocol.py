@@ -36,7 +36,7 @@ CopyKernel = Callable[[Array, int, Array, int], None]
 Job = tuple[int, int, CopyKernel]  # where it begins in source and target, in elements
 ProductKernel = Callable[[Array, int, Array, int, Array, int], None]
 MatmulKernel = Callable[[Array, Array, Array], None]
-# What a product is, as functions.tiles says; shares of its boxes; whether threads are woken.
+# What a product is, a BoxCall; shares of its boxes; whether threads are woken.
 BoxKernel = Callable[[Sequence[int], int, bool], None]
 LoopRow = tuple[str, int, tuple[int, int, int]]  # kind, extent, strides in a, b, d
 

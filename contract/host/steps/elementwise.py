@@ -120,10 +120,18 @@ def _small(plan: Plan, step: Elementwise) -> Prepared:
 
 
 def small_pass_bytes(plan: Plan, step: Elementwise) -> int:
-    """What NumPy allocates for a small step: scaled, transformed and converted operands."""
+    """What NumPy allocates for a small step, beside what it is given."""
     arrays = max(len(step.operators) - 1, 0) + sum(map(_small_arrays, step.sources))
+    arrays += _is_apart(plan, step)
     arrays += sum([dtype != step.dtype for dtype in _types(plan, step)])
     return arrays * prod(step.extents) * item_size(step.dtype)
+
+
+def _is_apart(plan: Plan, step: Elementwise) -> bool:
+    """Whether two operands in one order are combined in theirs, which is not the result's."""
+    orders = {source.view.strides for source in step.sources}
+    is_plain = len(step.operators) == 1 and set(_types(plan, step)) == {step.dtype}
+    return is_plain and len(orders) == 1 and step.target.strides not in orders
 
 
 def _types(plan: Plan, step: Elementwise) -> list[str]:
@@ -139,9 +147,7 @@ def _small_combination(plan: Plan, step: Elementwise) -> Callable[[list[Array], 
     converts = {"dtype": dtype, "casting": "unsafe"}
     if set(_types(plan, step)) == {step.dtype}:
         converts = {}  # NumPy takes longer where it is told
-    # Operands in one order and the result in another are combined quickest in theirs.
-    orders = {source.view.strides for source in step.sources}
-    apart = not converts and len(orders) == 1 and step.target.strides not in orders
+    apart = _is_apart(plan, step)
 
     def store(values: list[Array], out: Array) -> None:
         if values:

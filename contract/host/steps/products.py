@@ -534,7 +534,6 @@ class FewSums(NamedTuple):
 def few_sums(plan: Plan) -> FewSums | None:
     """numpy.einsum, if it is done before the steps of the plan have begun."""
     operation, output = plan.operation, plan.slots[plan.output].tensor
-    order = _packed_order(output)
     modes = operation.output.modes
     if (
         not isinstance(operation, Contraction)
@@ -544,10 +543,12 @@ def few_sums(plan: Plan) -> FewSums | None:
         or 0 in output.extents  # it writes to results without elements
         or len(set(modes)) < len(modes)
         or len(operation.labels) > len(ascii_letters)
-        or order is None
         or operation.addend is not None
         or not _is_plain(operation)
     ):
+        return None
+    order = _packed_order(output)
+    if order is None:
         return None
     operands = (*operation.inputs, operation.output)
     *terms, result = ["".join([ascii_letters[mode] for mode in x.modes]) for x in operands]

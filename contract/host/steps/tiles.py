@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from contract.host.kernels.boxes import TABLES, BoxCall, BoxLoop, BoxPlan
 from contract.host.kernels.protocol import BoxKernel, HostKernels, TileShape, strided_view
 from contract.host.resources.memory import Cutter
 from contract.host.resources.prepared import Memory, Prepared, Scalars, product_work
@@ -24,9 +25,6 @@ WAKING_WORK = 1 << 21  # and one that has to be woken
 # as deep into its sum at a time that several boxes are a share.
 SHARE_WORK = 1 << 31
 BOXES_SHARE = 4
-# Tables of a thread: a tile's columns, places in two operands of m, n and k, two of panels, a
-# tile's rows, places of batches in three operands, and which boxes of A are packed.
-TABLES = 14
 LINE = 64
 NEAR_BYTES = 1 << 15  # of a panel of A and one of B that both stay in the first-level cache
 MANY_BOXES = 1 << 12  # for each thread: the last ones, which are smaller, count for little
@@ -48,17 +46,22 @@ class _Lane(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        return rounded(self.places[1] + self.apart + TABLES * self.table)
+        return rounded(self.tables_at + TABLES * self.table)
 
     @property
-    def places(self) -> tuple[int, int, int, int, int, int, int]:
-        """Where the panels of B, the tile and the tables begin, the bytes of a table, a and b.
+    def b_at(self) -> int:
+        """Where the panels of B begin,"""
+        return self.batches * self.kept * self.a
 
-        The last is how many boxes of A are kept.
-        """
-        panels = self.batches * self.kept * self.a
-        apart = panels + self.batches * self.b
-        return panels, apart, apart + self.apart, self.table, self.a, self.b, self.kept
+    @property
+    def apart_at(self) -> int:
+        """the tile that lies apart,"""
+        return self.b_at + self.batches * self.b
+
+    @property
+    def tables_at(self) -> int:
+        """and the tables."""
+        return self.apart_at + self.apart
 
 
 def prepare_tiles(
@@ -115,8 +118,7 @@ class TileProduct:
         self.packed, self.count = self._packed_strides()
         strides = self.packed if self.sums > 1 else [loop.d for loop in step.loops]
         self.plan = self._plan(strides)
-        arrays = address(self.plan), address(self.edges), self.plan.size
-        self.fixed = *arrays, self.lane.bytes, self.total, self.each, self.boxes[Kind.K]
+        self.at = address(self.plan)
 
     def __call__(self, arrays: Sequence[Array], scalars: Scalars, memory: Memory) -> None:
         """Run the product on the plan's arrays."""
@@ -142,16 +144,17 @@ class TileProduct:
     def direct(self, inputs: Sequence[Array], out: Array, memory: Array) -> None:
         """The product in a new array, where that takes nothing but the kernel."""
         a, b = address(inputs[self.step.a]), address(inputs[self.step.b])
-        given = *self.fixed, address(memory), a, b, address(out), 0, 0
+        room, d = address(memory), address(out)
         for adds, begin, end in self.rounds:
-            self.multiply((*given, adds, begin, end), self.edges.size - 1, self.wakes)
+            call = BoxCall(self.at, room, a, b, d, 0, 0, adds, begin, end)
+            self.multiply(call, self.edges.size - 1, self.wakes)
 
-    def _multiply(self, given: Sequence[int], adds: bool, cutter: Cutter) -> None:
+    def _multiply(self, given: tuple[int, int, int, int, int], adds: bool, cutter: Cutter) -> None:
         """Every partial sum of all boxes, shared by the threads."""
-        fixed = *self.fixed, address(cutter.memory) + cutter.at, *given
+        room = address(cutter.memory) + cutter.at
         for further, begin, end in self.rounds:
-            called = *fixed, int(adds or further), begin, end
-            self.multiply(called, self.edges.size - 1, self.wakes)
+            call = BoxCall(self.at, room, *given, int(adds or further), begin, end)
+            self.multiply(call, self.edges.size - 1, self.wakes)
 
     def _filled(self, arrays: Sequence[Array], scalars: Scalars, memory: Memory) -> bool:
         """Whether D holds beta * op(C) now, to which the product is added."""
@@ -244,19 +247,42 @@ class TileProduct:
         return compact_strides([loop.extent for loop in loops], own)
 
     def _plan(self, strides: Sequence[int]) -> Array:
-        """What the kernel reads, as functions.tiles describes it."""
+        """What the kernel reads: a BoxPlan, and its loops."""
         of_d = {id(loop): step for loop, step in zip(self.step.loops, strides, strict=True)}
-        rows: list[tuple[int, int, int, int]] = []
-        ends = [0]
+        rows: list[BoxLoop] = []
+        ends = []
         for kind, operands in _GROUPS:
             for loop, block in self.loops[kind]:
                 moved = loop.a, loop.b, of_d[id(loop)]
                 one, two = (moved[at] * self.sizes[at] for at in operands)
-                rows.append((loop.extent, block, one, two))
+                rows.append(BoxLoop(loop.extent, block, one, two))
             ends.append(len(rows))
-        boxes = self.boxes[Kind.M], self.boxes[Kind.N]
-        numbers = *ends, *boxes, *self.lane.places, self._near(of_d)
-        return np.array([*numbers, *chain(*rows)], np.int64)
+        lane, boxes = self.lane, self.boxes
+        batches_d, m, n, k, end = ends
+        plan = BoxPlan(
+            batches=0,
+            batches_d=batches_d,
+            rows=m,
+            columns=n,
+            steps=k,
+            loops=end,
+            boxes_m=boxes[Kind.M],
+            boxes_n=boxes[Kind.N],
+            panels_b=lane.b_at,
+            apart=lane.apart_at,
+            tables=lane.tables_at,
+            table_bytes=lane.table,
+            each_a=lane.a,
+            each_b=lane.b,
+            kept=lane.kept,
+            near=self._near(of_d),
+            lane=lane.bytes,
+            edges=address(self.edges),
+            boxes_d=self.total,
+            boxes_sum=self.each,
+            boxes_k=boxes[Kind.K],
+        )
+        return np.array([*plan, *chain(*rows)], np.int64)
 
     def _near(self, of_d: Mapping[int, int]) -> int:
         """How many rows come before a step along columns in D: those that lie nearer there.

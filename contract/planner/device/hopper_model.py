@@ -14,7 +14,7 @@ from contract.plan.steps import Product
 from contract.planner.device.boxes import Cut, boxed, cuts
 from contract.planner.device.problem import Held, problem_of
 
-__all__ = ["GettWay", "best_ways", "group", "hopper_shares", "scratch"]
+__all__ = ["GettWay", "best_ways", "group", "hopper_shares", "scratch", "wgmma_traffic"]
 
 LEAST_STEPS = 8  # of a part: more than a ring holds
 
@@ -79,12 +79,12 @@ def group(cut: Cut, gpu: Architecture) -> int:
 
 def _seconds(cut: Cut, share: HopperShare, work: Workload, gpu: Architecture) -> float:
     """The launches, the slowest of wgmma, L2 and DRAM, and what does not hide behind it."""
-    costs = gpu.costs
+    costs, (l2_bytes, dram_bytes) = gpu.costs, wgmma_traffic(cut, work, gpu)
     seconds = (costs.launch + costs.maps) + overlapped(
         costs.hidden,
         _clocks(cut, share, gpu) / gpu.clock,
-        cut.tiles * cut.steps * cut.tile.stage / gpu.delivered,
-        _dram_bytes(cut, work, gpu) / gpu.streamed,
+        l2_bytes / gpu.delivered,
+        dram_bytes / gpu.streamed,
     )
     parts = scratch(cut, share)
     if not parts:
@@ -105,6 +105,11 @@ def _clocks(cut: Cut, share: HopperShare, gpu: Architecture) -> float:
     writing = beside * gpu.costs.wgmma_store * tile.m * tile.n / width
     each = gpu.costs.wgmma_tile + share.part_steps(cut.steps) * step + writing
     return gpu.costs.block + own / beside * each
+
+
+def wgmma_traffic(cut: Cut, work: Workload, gpu: Architecture) -> tuple[float, float]:
+    """Bytes between L2 and the multiprocessors, and between DRAM and L2, parts of sums left out."""
+    return cut.tiles * cut.steps * cut.tile.stage, _dram_bytes(cut, work, gpu)
 
 
 def _dram_bytes(cut: Cut, work: Workload, gpu: Architecture) -> float:

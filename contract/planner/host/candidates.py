@@ -47,6 +47,7 @@ __all__ = ["host_options"]
 MATRICES = Kind.BATCH, Kind.M, Kind.N, Kind.K  # how many, and their extents
 # The operands, by their strides, and the kind of loops that each lacks.
 LACKING = ((STRIDE_A, Kind.N), (STRIDE_B, Kind.M), (STRIDE_D, Kind.K))
+ONE_BY_ONE = frozenset({Kind.BATCH})  # loops that no matrix product runs over
 BLAS = Blas(adds=False, halves=False)  # NumPy's matmul
 
 
@@ -223,5 +224,5 @@ def _gemm_seconds(step: Product, cpu: Cpu) -> float:
     fastest = _fastest([loop for loop in step.loops if loop.kind is not Kind.BATCH], STRIDE_D)
     slower = m if fastest is not None and fastest.kind is Kind.N else n
     packing = count * slower * k / cpu.far_packing
-    streams = _stream_seconds(step.loops, step.dtype, cpu, frozenset({Kind.BATCH}))
+    streams = _stream_seconds(step.loops, step.dtype, cpu, ONE_BY_ONE)
     return cpu.call + products + packing + streams

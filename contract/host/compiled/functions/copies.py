@@ -11,32 +11,30 @@ from contract.host.compiled.copy_tables import (
     AHEAD,
     ALIGNED_RUN,
     FAR_AHEAD,
-    FIRST,
     FORESEEN_RUN,
     LANES,
     LINE,
-    LOOPS,
-    NUMBERS,
-    PASSES,
-    PITCH,
-    RUN,
-    SECOND,
+    CopyCall,
+    RegionTable,
+)
+from contract.host.compiled.functions.tables import (
+    advance,
+    behind,
+    call_address,
+    integers,
+    size_of,
+    table,
 )
 from contract.host.compiled.functions.team import PART_ARGUMENTS
 from contract.host.compiled.functions.tools import (
-    LOOP,
     Code,
-    advance,
     by_integers,
-    call_address,
     called,
     compiled,
-    emitted,
     from_python,
-    integers,
-    load,
-    prefetch,
 )
+from contract.host.compiled.functions.vector_ir import WORD, Tag, Word, Writer, emitted
+from contract.host.compiled.visits import Visit
 from contract.host.resources.views import Array
 
 __all__ = ["copy", "element_kernel", "ordered_runs", "part", "runs", "tile_kernel", "turned_runs"]
@@ -46,150 +44,70 @@ __all__ = ["copy", "element_kernel", "ordered_runs", "part", "runs", "tile_kerne
 
 
 @emitted
-def _convert(context: Any, kinds: Any, source: Any, target: Any) -> Any:
+def _convert(write: Writer, kinds: Tag, source: Word, target: Word) -> None:
     """Load a value at one address, convert it, store it at another; aligned or not."""
-
-    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        one, two = (codegen.get_value_type(kind) for kind in kinds)
-        value = builder.load(builder.inttoptr(arguments[1], one.as_pointer()), align=1)
-        value = codegen.cast(builder, value, kinds[0], kinds[1])
-        builder.store(value, builder.inttoptr(arguments[2], two.as_pointer()), align=1)
-        return codegen.get_dummy_value()
-
-    return types.void(kinds, types.intp, types.intp), write
+    builder, codegen = write.builder, write.codegen
+    one, two = (codegen.get_value_type(kind) for kind in kinds)  # no vectors: LLVM makes them
+    value = builder.load(write.pointer(source, one), align=1)
+    value = codegen.cast(builder, value, *kinds)
+    builder.store(value, write.pointer(target, two), align=1)
 
 
 @emitted
-def _move(context: Any, width: Any, source: Any, target: Any) -> Any:
+def _move(write: Writer, width: Tag, source: Word, target: Word) -> None:
     """Move a literal number of bytes through one register."""
     size = width.literal_value
-
-    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        element: Any = ir.IntType(8 * size)
-        if size > 8:
-            element = ir.VectorType(ir.IntType(64), size // 8)
-        origin = builder.inttoptr(arguments[1], element.as_pointer())
-        place = builder.inttoptr(arguments[2], element.as_pointer())
-        builder.store(builder.load(origin, align=1), place, align=1)
-        return codegen.get_dummy_value()
-
-    return types.void(width, types.intp, types.intp), write
+    word = min(size, 8)
+    kind = ir.VectorType(ir.IntType(8 * word), size // word) if size > 8 else ir.IntType(8 * size)
+    value = write.builder.load(write.pointer(source, kind), align=1)
+    write.builder.store(value, write.pointer(target, kind), align=1)
 
 
 @emitted
-def _pass_line(context: Any, source: Any, target: Any) -> Any:
+def _pass_line(write: Writer, source: Word, target: Word) -> None:
     """Move a line to where one begins, past the caches."""
-
-    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        line = ir.VectorType(ir.IntType(64), LINE // 8)
-        origin, place = (builder.inttoptr(each, line.as_pointer()) for each in arguments)
-        stored = builder.store(builder.load(origin, align=1), place, align=LINE)
-        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
-        return codegen.get_dummy_value()
-
-    return types.void(types.intp, types.intp), write
+    line = write.vectors(types.int64, LINE // 8)
+    line.pass_caches(line.load(source), target)
 
 
 @emitted
-def _settle(context: Any) -> Any:
+def _settle(write: Writer) -> None:
     """Wait until what went past the caches is in memory."""
-
-    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.fence("seq_cst")
-        return codegen.get_dummy_value()
-
-    return types.void(), write
+    write.builder.fence("seq_cst")
 
 
 @emitted
-def _size(context: Any, kind: Any) -> Any:
-    """Bytes of an element of type ``kind``."""
-    return _constant(kind, kind.bitwidth // 8)
-
-
-@emitted
-def _lanes(context: Any, kind: Any) -> Any:
+def _lanes(write: Writer, kind: Tag) -> Word:
     """Rows of a tile of elements of type ``kind``."""
-    return _constant(kind, LANES[kind.bitwidth // 8])
-
-
-def _constant(kind: Any, value: int) -> Any:
-    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return codegen.get_constant(types.intp, value)
-
-    return types.intp(kind), write
+    return WORD(LANES[kind.bitwidth // 8])
 
 
 @emitted
-def _transpose(context: Any, kind: Any, source: Any, at: Any, target: Any, to: Any) -> Any:
-    """target[to[j] + i] = source[at[i] + j] on one tile; ``at`` and ``to`` are addresses.
-
-    log2(lanes) rounds of interleaving row i with row i + lanes/2 transpose a square.
-    """
-    width = kind.bitwidth // 8
-    lanes = LANES[width]
-    pieces = max(1, width // 8)  # LLVM shuffles elements of up to 8 bytes
-    vector = ir.VectorType(ir.IntType(8 * width // pieces), lanes * pieces)
-
-    def places(builder: Any, base: Any, offsets: Any) -> list[Any]:
-        word = ir.IntType(64)
-        table = builder.inttoptr(offsets, word.as_pointer())
-        steps = [builder.gep(table, [ir.Constant(word, i)]) for i in range(lanes)]
-        sums = [builder.add(base, builder.load(step)) for step in steps]
-        return [builder.inttoptr(each, vector.as_pointer()) for each in sums]
-
-    def interleaved(builder: Any, one: Any, two: Any, begin: int) -> Any:
-        order = [
-            (at // 2 + begin + (at % 2) * lanes) * pieces + piece
-            for at in range(lanes)
-            for piece in range(pieces)
-        ]
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), lanes * pieces), order)
-        return builder.shuffle_vector(one, two, mask)
-
-    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        _, s, at, t, to = arguments
-        half = lanes // 2
-        rows = [builder.load(place, align=1) for place in places(builder, s, at)]
-        for _ in range(lanes.bit_length() - 1):
-            pairs = list(zip(rows[:half], rows[half:], strict=True))
-            rows = [interleaved(builder, *pair, begin) for pair in pairs for begin in (0, half)]
-        for row, place in zip(rows, places(builder, t, to), strict=True):
-            builder.store(row, place, align=1)
-        return codegen.get_dummy_value()
-
-    return types.void(kind, *[types.intp] * 4), write
+def _transpose(write: Writer, kind: Tag, source: Word, at: Word, target: Word, to: Word) -> None:
+    """target[to[j] + i] = source[at[i] + j] on one tile; ``at`` and ``to`` are addresses."""
+    lanes = LANES[kind.bitwidth // 8]
+    vectors = write.vectors(kind, lanes)
+    steps = [write.entry(at, row) for row in range(lanes)]
+    columns = vectors.transposed([vectors.load(write.plus(source, step)) for step in steps])
+    for column, value in enumerate(columns):
+        vectors.store(value, write.plus(target, write.entry(to, column)))
 
 
 @emitted
-def _fetch_tile(context: Any, kind: Any, cache: Any, source: Any, at: Any) -> Any:
+def _fetch_tile(write: Writer, kind: Tag, cache: Tag, source: Word, at: Word) -> None:
     """Ask for the lines a tile will read: its rows lie on pages the processor does not foresee.
 
     ``cache`` is the literal level that they are brought to, 1 or 2.
     """
-    lanes = LANES[kind.bitwidth // 8]
-    keep = 4 - cache.literal_value
-
-    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word = ir.IntType(64)
-        table = builder.inttoptr(arguments[3], word.as_pointer())
-        for i in range(lanes):
-            step = builder.load(builder.gep(table, [ir.Constant(word, i)]))
-            prefetch(builder, builder.add(arguments[2], step), writes=0, keep=keep)
-        return codegen.get_dummy_value()
-
-    return types.void(kind, cache, types.intp, types.intp), write
+    for row in range(LANES[kind.bitwidth // 8]):
+        place = write.plus(source, write.entry(at, row))
+        write.fetch(place, keep=4 - cache.literal_value)
 
 
 @emitted
-def _fetch_line(context: Any, address: Any) -> Any:
+def _fetch_line(write: Writer, address: Word) -> None:
     """Ask for a line that will be written."""
-
-    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        prefetch(builder, arguments[0], writes=1, keep=3)
-        return codegen.get_dummy_value()
-
-    return types.void(types.intp), write
+    write.fetch(address, writes=1)
 
 
 # --- copies ---------------------------------------------------------------------------
@@ -200,12 +118,13 @@ def _place(loops: int, count: int, unit: int, s: int, t: int) -> tuple[Array, in
     """A unit's place in the loops, and where that is in source and target."""
     index = np.zeros(count, np.int64)
     for at in range(count):
-        loop = loops + 8 * LOOP * at
-        index[at] = unit % load(loop, 0)
-        unit //= load(loop, 0)
-        last = 1 if index[at] == load(loop, 0) - 1 else 0
-        s += index[at] * load(loop, 1) - last * load(loop, 3)
-        t += index[at] * load(loop, 2) - last * load(loop, 4)
+        loop = table(Visit, behind(Visit, loops, at))
+        here = unit % loop.extent
+        index[at] = here
+        unit //= loop.extent
+        last = 1 if here == loop.extent - 1 else 0
+        s += here * loop.one - last * loop.clip_one
+        t += here * loop.two - last * loop.clip_two
     return index, s, t
 
 
@@ -234,19 +153,19 @@ def _move_run(s: int, t: int, run: int) -> None:
 
 
 @compiled
-def _tables(table: int) -> tuple[Array, Array, int, int]:
-    """The two arrays of a table, the address of its loops, and how many there are."""
-    first, second = load(table, FIRST), load(table, SECOND)
-    at = table + 8 * NUMBERS
+def _tables(given: int) -> tuple[Array, Array, int, int]:
+    """The two arrays of a RegionTable, the address of its loops, and how many there are."""
+    region, at = table(RegionTable, given), behind(RegionTable, given, 1)
+    first, second = region.first, region.second
     one, two = carray(integers(at), first), carray(integers(at + 8 * first), second)
-    return one, two, at + 8 * (first + second), load(table, LOOPS)
+    return one, two, at + 8 * (first + second), region.loops
 
 
 @compiled
-def copy_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
+def copy_runs(given: int, s0: int, t0: int, begin: int, end: int) -> None:
     """target = source for units begin..end; a unit is two loops of runs of bytes."""
-    first, _, loops, count = _tables(table)
-    two, run = first.reshape(2, 3), load(table, RUN)
+    first, _, loops, count = _tables(given)
+    two, run = first.reshape(2, 3), table(RegionTable, given).run
     index, s, t = _place(loops, count, begin, s0, t0)
     n, si, ti = two[0, 0], two[0, 1], two[0, 2]
     for _unit in range(begin, end):
@@ -259,11 +178,12 @@ def copy_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
 
 
 @compiled
-def copy_ordered_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
+def copy_ordered_runs(given: int, s0: int, t0: int, begin: int, end: int) -> None:
     """The same in memory far away: a unit is one loop of runs, which may pass the caches."""
-    first, _, loops, count = _tables(table)
+    first, _, loops, count = _tables(given)
     n, si, ti = first[0], first[1], first[2]
-    run, passes = load(table, RUN), load(table, PASSES)
+    region = table(RegionTable, given)
+    run, passes = region.run, region.pitch
     index, s, t = _place(loops, count, begin, s0, t0)
     for _unit in range(begin, end):
         for i in range(n):
@@ -293,13 +213,13 @@ def _pass_run(s: int, t: int, run: int) -> None:
 
 
 @compiled
-def copy_elements(kinds: Any, table: int, s0: int, t0: int, begin: int, end: int) -> None:
+def copy_elements(kinds: Any, given: int, s0: int, t0: int, begin: int, end: int) -> None:
     """The same with single elements, converted."""
-    first, _, loops, count = _tables(table)
+    first, _, loops, count = _tables(given)
     two = first.reshape(2, 3)
     index, s, t = _place(loops, count, begin, s0, t0)
     n, si, ti = two[0, 0], two[0, 1], two[0, 2]
-    one, other = _size(kinds[0]), _size(kinds[1])
+    one, other = size_of(kinds[0]), size_of(kinds[1])
     for _unit in range(begin, end):
         for j in range(two[1, 0]):
             a, b = s + j * two[1, 1], t + j * two[1, 2]
@@ -317,19 +237,19 @@ def copy_elements(kinds: Any, table: int, s0: int, t0: int, begin: int, end: int
 
 
 @compiled
-def transpose_tiles(kind: Any, table: int, s0: int, t0: int, begin: int, end: int) -> None:
+def transpose_tiles(kind: Any, given: int, s0: int, t0: int, begin: int, end: int) -> None:
     """The same where source and target have different fastest dimensions.
 
     A unit is a rectangle: ``at[i]`` bytes on in the source and i elements on in the target, j
     elements on in the source and ``to[j]`` bytes on in the target. With a pitch it is first
     transposed into a buffer of such rows, then written row by row: long runs, page by page.
     """
-    at, to, loops, count = _tables(table)
-    pitch = load(table, PITCH)
+    at, to, loops, count = _tables(given)
+    pitch = table(RegionTable, given).pitch
     index, s, t = _place(loops, count, begin, s0, t0)
     buffer = np.empty(to.size * pitch, np.uint8)
     rows = np.arange(to.size) * pitch
-    far = to.size >= FAR_AHEAD * _lanes(kind) and to.size * _size(kind) < FORESEEN_RUN
+    far = to.size >= FAR_AHEAD * _lanes(kind) and to.size * size_of(kind) < FORESEEN_RUN
     for _ in range(begin, end):
         s1, t1 = advance(loops, 0, count, index.ctypes.data, s, t)
         if pitch == 0:
@@ -339,16 +259,17 @@ def transpose_tiles(kind: Any, table: int, s0: int, t0: int, begin: int, end: in
                 _far_rectangle(kind, s, at, buffer.ctypes.data, rows, s1)
             else:
                 _rectangle(kind, s, at, buffer.ctypes.data, rows)
-            _write_rows(buffer.ctypes.data, pitch, t, to, at.size * _size(kind), t1)
+            _write_rows(buffer.ctypes.data, pitch, t, to, at.size * size_of(kind), t1)
         s, t = s1, t1
     index[:1], buffer[:1], rows[:1] = 0, 0, 0  # Numba frees an array after its last use by name
 
 
 @compiled
-def transpose_runs(table: int, s0: int, t0: int, begin: int, end: int) -> None:
+def transpose_runs(given: int, s0: int, t0: int, begin: int, end: int) -> None:
     """The same with short runs of bytes for elements."""
-    at, to, loops, count = _tables(table)
-    run, pitch = load(table, RUN), load(table, PITCH)
+    at, to, loops, count = _tables(given)
+    region = table(RegionTable, given)
+    run, pitch = region.run, region.pitch
     index, s, t = _place(loops, count, begin, s0, t0)
     buffer = np.empty(to.size * pitch, np.uint8)
     for _ in range(begin, end):
@@ -374,7 +295,7 @@ def _gather_runs(s: int, t: int, pitch: int, count: int, run: int) -> None:
 @compiled
 def _rectangle(kind: Any, s: int, at: Array, t: int, to: Array) -> None:
     """Tiles that cover a rectangle; the last ones overlap those before them."""
-    lanes, width = _lanes(kind), _size(kind)
+    lanes, width = _lanes(kind), size_of(kind)
     last_i, last_j = at.size - lanes, to.size - lanes
     ats, tos = at.ctypes.data, to.ctypes.data
     for i in range(0, at.size, lanes):
@@ -391,7 +312,7 @@ def _rectangle(kind: Any, s: int, at: Array, t: int, to: Array) -> None:
 @compiled
 def _far_rectangle(kind: Any, s: int, at: Array, t: int, to: Array, following: int) -> None:
     """The same from short runs: lines are asked for earlier, as more than the first cache holds."""
-    lanes, width = _lanes(kind), _size(kind)
+    lanes, width = _lanes(kind), size_of(kind)
     last_i, last_j = at.size - lanes, to.size - lanes
     ats, tos = at.ctypes.data, to.ctypes.data
     for i in range(0, at.size, lanes):
@@ -458,8 +379,8 @@ def element_kernel(source: str, target: str) -> Code:
     """For single elements, which are converted."""
     kinds = np.dtype(source).type(0), np.dtype(target).type(0)
 
-    def copy(table: int, s: int, t: int, begin: int, end: int) -> None:
-        copy_elements(kinds, table, s, t, begin, end)
+    def copy(given: int, s: int, t: int, begin: int, end: int) -> None:
+        copy_elements(kinds, given, s, t, begin, end)
 
     return by_integers(copy, COPY)
 
@@ -468,16 +389,16 @@ def tile_kernel(dtype: str) -> Code:
     """For rectangles of elements."""
     kind = np.dtype(dtype).type(0)
 
-    def copy(table: int, s: int, t: int, begin: int, end: int) -> None:
-        transpose_tiles(kind, table, s, t, begin, end)
+    def copy(given: int, s: int, t: int, begin: int, end: int) -> None:
+        transpose_tiles(kind, given, s, t, begin, end)
 
     return by_integers(copy, COPY)
 
 
 @called
-def _copy(kernel: int, table: int, source: int, target: int, units: int) -> None:
+def _copy(kernel: int, region: int, source: int, target: int, units: int) -> None:
     """All units, by one thread."""
-    call_address(kernel, (table, source, target, 0, units))
+    call_address(kernel, (region, source, target, 0, units))
 
 
 def copy() -> Code:
@@ -486,9 +407,9 @@ def copy() -> Code:
 
 
 def _part(given: int, begin: int, end: int, lane: int) -> None:
-    """Units begin..end; given are the kernel, its table, source and target."""
-    kernel, table, source, target = load(given, 0), load(given, 1), load(given, 2), load(given, 3)
-    call_address(kernel, (table, source, target, begin, end))
+    """Units begin..end of a CopyCall."""
+    call = table(CopyCall, given)
+    call_address(call.kernel, (call.table, call.source, call.target, begin, end))
 
 
 def part() -> Code:

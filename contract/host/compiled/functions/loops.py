@@ -4,8 +4,9 @@ Vectors run along a summed loop, and every result is a dot product; or along a k
 products are added to a row of results.
 """
 
+from typing import Any
+
 import numpy as np
-from numba import carray  # type: ignore[attr-defined]
 
 from contract.host.compiled.functions.loop_code import (
     add_products,
@@ -13,27 +14,10 @@ from contract.host.compiled.functions.loop_code import (
     dot_product,
     spread_row,
 )
+from contract.host.compiled.functions.tables import behind, table
 from contract.host.compiled.functions.team import PART_ARGUMENTS
-from contract.host.compiled.functions.tools import Code, by_integers, compiled, integers, load
-from contract.host.compiled.loop_tables import (
-    AHEAD_A,
-    AHEAD_B,
-    COUNT,
-    CUT,
-    CUT_A,
-    CUT_B,
-    CUT_D,
-    LOOP,
-    LOOPS,
-    NUMBERS,
-    PIECES,
-    SIZE,
-    STEP_A,
-    STEP_B,
-    STEP_D,
-    SUMS,
-)
-from contract.host.resources.views import Array
+from contract.host.compiled.functions.tools import Code, by_integers, compiled
+from contract.host.compiled.loop_tables import KeptLoop, LoopCall, LoopProduct
 
 __all__ = ["dots", "rows"]
 
@@ -41,33 +25,20 @@ TOGETHER = 4  # rows added at once
 
 
 @compiled
-def _loops(table: int) -> Array:
-    """The further kept loops."""
-    return carray(integers(table + 8 * NUMBERS), (load(table, LOOPS), LOOP))
-
-
-@compiled
-def _offsets_at(table: int) -> tuple[int, int]:
-    """Where the offsets in A and in B are."""
-    at = table + 8 * (NUMBERS + LOOP * load(table, LOOPS))
-    return at, at + 8 * load(table, SUMS)
-
-
-@compiled
-def _places(given: int, loops: Array, place: int) -> tuple[int, int, int]:
+def _places(call: Any, product: Any, place: int) -> tuple[int, int, int]:
     """Where A, B and D are at a place of the loops."""
-    a, b, d = load(given, 1), load(given, 2), load(given, 3)
-    for each in range(loops.shape[0]):
-        here, place = place % loops[each, 0], place // loops[each, 0]
-        a, b, d = a + here * loops[each, 1], b + here * loops[each, 2], d + here * loops[each, 3]
+    a, b, d = call.a, call.b, call.d
+    for each in range(product.kept):
+        loop = table(KeptLoop, behind(KeptLoop, product.loops, each))
+        here, place = place % loop.extent, place // loop.extent
+        a, b, d = a + here * loop.step_a, b + here * loop.step_b, d + here * loop.step_d
     return a, b, d
 
 
 @compiled
-def _piece(table: int, piece: int) -> tuple[int, int]:
+def _piece(product: Any, piece: int) -> tuple[int, int]:
     """Where a piece of the loop that is cut begins and ends."""
-    cut, pieces = load(table, CUT), load(table, PIECES)
-    return cut * piece // pieces, cut * (piece + 1) // pieces
+    return product.cut * piece // product.pieces, product.cut * (piece + 1) // product.pieces
 
 
 def dots(dtype: str, way_a: int, way_b: int) -> Code:
@@ -76,17 +47,15 @@ def dots(dtype: str, way_a: int, way_b: int) -> Code:
 
     def dots(given: int, begin: int, end: int, lane: int) -> None:
         """Units begin..end, each some dot products along the loop that is cut."""
-        table, pieces = load(given, 0), load(load(given, 0), PIECES)
-        loops, offsets = _loops(table), _offsets_at(table)
-        count, steps = load(table, COUNT), (load(table, STEP_A), load(table, STEP_B))
-        ahead = load(table, AHEAD_A), load(table, AHEAD_B)
+        call = table(LoopCall, given)
+        product = table(LoopProduct, call.product)
         for unit in range(begin, end):
-            a, b, d = _places(given, loops, unit // pieces)
-            first, last = _piece(table, unit % pieces)
+            a, b, d = _places(call, product, unit // product.pieces)
+            first, last = _piece(product, unit % product.pieces)
             for at in range(first, last):
-                operands = a + at * load(table, CUT_A), b + at * load(table, CUT_B)
-                to, rows = d + at * load(table, CUT_D), load(table, SUMS)
-                dot_product(kind, way_a, way_b, operands, to, count, steps, rows, offsets, ahead)
+                one, two = a + at * product.cut_a, b + at * product.cut_b
+                to = d + at * product.cut_d
+                dot_product(kind, way_a, way_b, call.product, one, two, to)
 
     return by_integers(dots, PART_ARGUMENTS)
 
@@ -97,25 +66,24 @@ def rows(dtype: str, way_a: int, way_b: int) -> Code:
 
     def rows(given: int, begin: int, end: int, lane: int) -> None:
         """Units begin..end, each a piece of a row of results, to which products are added."""
-        table, pieces = load(given, 0), load(load(given, 0), PIECES)
-        loops, (in_a, in_b) = _loops(table), _offsets_at(table)
-        sums, size, step = load(table, SUMS), load(table, SIZE), load(table, STEP_D)
-        steps = load(table, STEP_A), load(table, STEP_B)
-        longest = load(table, CUT) // pieces + 1
+        call = table(LoopCall, given)
+        at = call.product
+        product = table(LoopProduct, at)
+        size, step, sums = product.size, product.step_d, product.sums
+        whole = sums // TOGETHER * TOGETHER
+        longest = product.cut // product.pieces + 1
         room = np.empty(0 if step == size else longest * size, np.uint8)
         for unit in range(begin, end):
-            a, b, d = _places(given, loops, unit // pieces)
-            first, last = _piece(table, unit % pieces)
-            operands, count = (a + first * steps[0], b + first * steps[1]), last - first
-            d += first * step
+            a, b, d = _places(call, product, unit // product.pieces)
+            first, last = _piece(product, unit % product.pieces)
+            a, b, d = a + first * product.step_a, b + first * product.step_b, d + first * step
             to = d if step == size else room.ctypes.data
+            count = last - first
             clear_row(kind, to, count)
-            for at in range(0, sums - TOGETHER + 1, TOGETHER):
-                offsets = in_a + 8 * at, in_b + 8 * at
-                add_products(kind, way_a, way_b, TOGETHER, operands, to, count, steps, offsets)
-            for at in range(sums // TOGETHER * TOGETHER, sums):
-                offsets = in_a + 8 * at, in_b + 8 * at
-                add_products(kind, way_a, way_b, 1, operands, to, count, steps, offsets)
+            for row in range(0, whole, TOGETHER):
+                add_products(kind, way_a, way_b, TOGETHER, at, a, b, to, count, row)
+            for row in range(whole, sums):
+                add_products(kind, way_a, way_b, 1, at, a, b, to, count, row)
             if step != size:
                 spread_row(kind, to, d, count, step)
         room[:1] = 0  # Numba frees an array after its last use by name

@@ -1,67 +1,51 @@
 """Compiled elementwise passes: tiles are loaded where that is needed, combined, and written."""
 
 import numpy as np
-from numba import carray  # type: ignore[attr-defined]
 
+from contract.host.compiled.functions.tables import behind, call_address, table
 from contract.host.compiled.functions.team import PART_ARGUMENTS
-from contract.host.compiled.functions.tools import (
-    Code,
-    by_integers,
-    call_address,
-    compiled,
-    integers,
-    load,
-)
+from contract.host.compiled.functions.tools import Code, by_integers
 from contract.host.compiled.pass_tables import (
-    BIT,
-    COMBINER,
-    COUNT,
-    CUTS,
-    LANE,
-    LOADED,
-    NUMBERS,
-    OPERANDS,
-    STEPS,
+    MOST,
+    PassCall,
+    PassCut,
+    PassShape,
+    PassTable,
+    TileLoad,
 )
 
 __all__ = ["part"]
 
 
-@compiled
 def _run_tiles(given: int, begin: int, end: int, lane: int) -> None:
-    """Tiles begin..end; given are the addresses of table, buffers, factors, operands, target."""
-    table = load(given, 0)
-    operands, cuts = load(table, OPERANDS), load(table, CUTS)
-    width = STEPS + operands + 1
-    loops = carray(integers(table + 8 * NUMBERS), (cuts, width))
-    buffers = table + 8 * (NUMBERS + cuts * width)
-    shapes, entries = buffers + 8 * operands, LOADED * operands + 1
-    room = load(given, 1) + lane * load(table, LANE)
-    places = np.empty(3, np.int64)
+    """Tiles begin..end of a PassCall."""
+    call = table(PassCall, given)
+    pass_ = table(PassTable, call.table)
+    cuts = behind(PassTable, call.table, 1)
+    shapes = behind(PassCut, cuts, pass_.cuts)
+    loads = behind(PassShape, shapes, pass_.shapes)
+    room = call.room + lane * pass_.lane
+    places = np.empty(MOST, np.int64)
     for tile in range(begin, end):
-        for each in range(3):
-            places[each] = load(given, 3 + each)
-        to, at, bits = load(given, 6), tile, 0
-        for cut in range(cuts):
-            count = loops[cut, COUNT]
-            here, at = at % count, at // count
-            bits |= loops[cut, BIT] if here == count - 1 else 0
-            for each in range(operands):
-                places[each] += here * loops[cut, STEPS + each]
-            to += here * loops[cut, STEPS + operands]
-        shape = shapes + 8 * bits * entries
-        for each in range(operands):
-            copier = load(shape, LOADED * each)
-            if copier != 0:
-                copied, units = load(shape, LOADED * each + 1), load(shape, LOADED * each + 2)
-                buffer = room + load(buffers, each)
-                call_address(copier, (copied, places[each], buffer, 0, units))
+        places[0], places[1], places[2] = call.one, call.two, call.three
+        to, at, bits = call.to, tile, 0
+        for each in range(pass_.cuts):
+            cut = table(PassCut, behind(PassCut, cuts, each))
+            here, at = at % cut.tiles, at // cut.tiles
+            bits |= cut.bit if here == cut.tiles - 1 else 0
+            places[0] += here * cut.one
+            places[1] += here * cut.two
+            places[2] += here * cut.three
+            to += here * cut.to
+        for each in range(pass_.operands):
+            load = table(TileLoad, behind(TileLoad, loads, bits * MOST + each))
+            if load.copier != 0:
+                buffer = room + load.buffer
+                call_address(load.copier, (load.table, places[each], buffer, 0, load.units))
                 places[each] = buffer
-        third = places[2] if operands == 3 else places[1]
-        combined = load(shape, entries - 1)
-        factors = load(given, 2)
-        one, two = places[0], places[1]
-        call_address(load(table, COMBINER), (combined, one, two, third, to, factors))
+        third = places[2] if pass_.operands == MOST else places[1]
+        row = table(PassShape, behind(PassShape, shapes, bits)).row
+        call_address(pass_.combiner, (row, places[0], places[1], third, to, call.factors))
 
 
 def part() -> Code:

@@ -20,16 +20,9 @@ from llvmlite import binding, ir  # type: ignore[import-untyped]
 from numba.core import cgutils, types
 
 from contract.errors import ExecutionError
-from contract.host.compiled.functions.tools import (
-    Code,
-    FromPython,
-    call_address,
-    called,
-    compiled,
-    emitted,
-    load,
-    store,
-)
+from contract.host.compiled.functions.tables import call_address, load, store
+from contract.host.compiled.functions.tools import Code, FromPython, called, compiled
+from contract.host.compiled.functions.vector_ir import WORD, Word, Writer, emitted
 from contract.host.resources.views import Array
 from contract.host.resources.workers import FORKED, Workers
 from contract.support.forks import renew_in_children
@@ -67,82 +60,52 @@ NEXT, PARTS, TOTAL, FUNCTION, ARGUMENTS = range(5)
 # --- what several threads read and write ------------------------------------------------------
 
 
-def _place(builder: Any, address: Any, at: Any) -> Any:
-    return builder.gep(builder.inttoptr(address, address.type.as_pointer()), [at])
+def _place(write: Writer, table: Any, at: Any) -> Any:
+    return write.builder.gep(write.pointer(table, WORD), [at])
 
 
 @emitted
-def _seen(context: Any, table: Any, at: Any) -> Any:
+def _seen(write: Writer, table: Word, at: Word) -> Word:
     """Entry ``at`` of a table, with all that was written before it."""
-
-    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load_atomic(_place(builder, *arguments), "acquire", 8)
-
-    return types.intp(types.intp, types.intp), write
+    return write.builder.load_atomic(_place(write, table, at), "acquire", 8)
 
 
 @emitted
-def _show(context: Any, table: Any, at: Any, value: Any) -> Any:
+def _show(write: Writer, table: Word, at: Word, value: Word) -> None:
     """Write entry ``at`` of a table, after all that was written before."""
-
-    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        table, at, value = arguments
-        builder.store_atomic(value, _place(builder, table, at), "release", 8)
-        return codegen.get_dummy_value()
-
-    return types.void(types.intp, types.intp, types.intp), write
+    write.builder.store_atomic(value, _place(write, table, at), "release", 8)
 
 
 @emitted
-def _changed(context: Any, table: Any, at: Any, old: Any, new: Any) -> Any:
+def _changed(write: Writer, table: Word, at: Word, old: Word, new: Word) -> Word:
     """Whether entry ``at`` was ``old`` and is ``new`` now: of several threads one succeeds."""
-
-    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        table, at, old, new = arguments
-        place = _place(builder, table, at)
-        return builder.extract_value(builder.cmpxchg(place, old, new, "acq_rel", "acquire"), 1)
-
-    return types.boolean(*[types.intp] * 4), write
+    place, builder = _place(write, table, at), write.builder
+    found = builder.cmpxchg(place, old, new, "acq_rel", "acquire")
+    return builder.zext(builder.extract_value(found, 1), WORD)
 
 
 @emitted
-def _counted(context: Any, table: Any, at: Any) -> Any:
+def _counted(write: Writer, table: Word, at: Word) -> Word:
     """Entry ``at``, which is one more afterwards."""
-
-    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = _place(builder, *arguments)
-        return builder.atomic_rmw("add", place, place.type.pointee(1), "acq_rel")
-
-    return types.intp(types.intp, types.intp), write
+    return write.builder.atomic_rmw("add", _place(write, table, at), WORD(1), "acq_rel")
 
 
 @emitted
-def _pause(context: Any, seat: Any) -> Any:
+def _pause(write: Writer) -> None:
     """Let the core do something else for a moment, where it can."""
-
-    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if binding.get_default_triple().startswith("x86"):
-            kind = ir.FunctionType(ir.VoidType(), [])
-            hint = builder.module.declare_intrinsic("llvm.x86.sse2.pause", fnty=kind)
-            builder.call(hint, [])
-        return codegen.get_dummy_value()
-
-    return types.void(types.intp), write
+    if binding.get_default_triple().startswith("x86"):
+        write.call("llvm.x86.sse2.pause", ir.VoidType(), [])
 
 
 @emitted
-def _clock(context: Any, function: Any) -> Any:
+def _clock(write: Writer, function: Word) -> Word:
     """Nanoseconds, from the system's function at an address."""
-
-    def write(codegen: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        word = ir.IntType(64)
-        kind = ir.FunctionType(ir.IntType(32), [word, word.as_pointer()]).as_pointer()
-        time = cgutils.alloca_once(builder, word, size=2)  # type: ignore[no-untyped-call]
-        builder.call(builder.inttoptr(arguments[0], kind), [word(0), time])
-        seconds, rest = (builder.load(builder.gep(time, [word(at)])) for at in range(2))
-        return builder.add(builder.mul(seconds, word(SECOND)), rest)
-
-    return types.intp(types.intp), write
+    builder = write.builder
+    kind = ir.FunctionType(ir.IntType(32), [WORD, WORD.as_pointer()])
+    time = cgutils.alloca_once(builder, WORD, size=2)  # type: ignore[no-untyped-call]
+    builder.call(write.pointer(function, kind), [WORD(0), time])
+    seconds, rest = (builder.load(builder.gep(time, [WORD(at)])) for at in range(2))
+    return builder.add(builder.mul(seconds, WORD(SECOND)), rest)
 
 
 # --- the threads ------------------------------------------------------------------------------
@@ -200,7 +163,7 @@ def _serve(seat: int, looks: int, system: int) -> None:
             _changed(seat, STATE, DOZING, EMPTY)
             left = looks
         left -= 1
-        _pause(seat)
+        _pause()
 
 
 @compiled
@@ -279,7 +242,7 @@ def _finish(seats: int, count: int, work: int) -> bool:
             if looks <= 0:
                 return False
             looks -= 1
-            _pause(seat)
+            _pause()
     return True
 
 
