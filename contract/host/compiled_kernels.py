@@ -65,7 +65,7 @@ class CompiledKernels(NumpyKernels):
 
     def __init__(self, workers: Workers, waits: bool = True) -> None:
         super().__init__(workers)
-        self.team = _Crew(workers)
+        self.team = _LazyTeam(workers)
         self._waits = waits
         self._noted: set[Kernel] | None = None  # None: the plan runs
 
@@ -225,7 +225,7 @@ class _Either:
         """Every call looks by itself."""
 
 
-class _Crew:
+class _LazyTeam:
     """The threads that share compiled work, made when there is some."""
 
     def __init__(self, workers: Workers) -> None:

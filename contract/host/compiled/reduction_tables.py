@@ -36,7 +36,6 @@ __all__ = [
     "ReductionKernel",
     "ReductionPlan",
     "RowPass",
-    "RowsCall",
     "is_reduced",
     "reduction",
     "together",
@@ -102,25 +101,6 @@ class RowPass(NamedTuple):
     first: int  # loop of its visits
     last: int
     ahead: int  # bytes that memory is asked for before it is read
-
-
-class RowsCall(NamedTuple):
-    """What is done with accumulators at ``block``; other tables and memory by their addresses.
-
-    FILL: n of them with the neutral element. FOLD: ``to_step`` lanes of ``step`` accumulators
-    made one, the upper half with the lower one again, for all n. STORE: n of them to the target,
-    as often as a Visit says. Else every row of a RowPass is combined with them, n times.
-    """
-
-    block: int
-    source: int
-    target: int
-    mode: int
-    n: int
-    step: int
-    to_step: int
-    what: int  # a RowPass or a Visit
-    offsets: int
 
 
 class ReductionJob(NamedTuple):
@@ -303,7 +283,7 @@ class _RowGroup(NamedTuple):
     chunk_step: int
 
 
-class _Block:
+class _Accumulators:
     """The accumulators: which part of the kept dimensions they hold, and the loops around it."""
 
     def __init__(self) -> None:
@@ -431,7 +411,7 @@ def _plan(dims: list[_ReducedDim], one: np.dtype[Any], two: np.dtype[Any]) -> Ar
     """
     most = BLOCK_BYTES // two.itemsize
     choice = _choose(dims, most, pairs=two.kind != "c")  # complex numbers have no vectors
-    block = _Block()
+    block = _Accumulators()
     lanes = _offsets([block.hold(dims[at], choice.most_lanes) for at in choice.lanes])
     rows = [(dims[at].extent, dims[at].source) for at in choice.rows]
     row = _Row(TABULATED, lanes.size, lanes, lanes.size, 1)
@@ -503,7 +483,7 @@ def _passes(inner: Array, split: _Split, most: int) -> Iterator[_RowGroup]:
 
 def _packed(
     sizes: tuple[int, int],
-    block: _Block,
+    block: _Accumulators,
     row: _Row,
     passes: list[_RowGroup],
     middle: Sequence[Visit],

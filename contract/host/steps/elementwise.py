@@ -302,7 +302,7 @@ class _Operand(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _PassExtents:
     """How an operand's tile of certain extents is read: shapes and strides in bytes."""
 
     shape: tuple[int, ...]
@@ -315,8 +315,8 @@ class _Shape:
 class _Shapes(NamedTuple):
     """The tiles of all sources and of the target."""
 
-    sources: Sequence[_Shape]
-    target: _Shape
+    sources: Sequence[_PassExtents]
+    target: _PassExtents
 
 
 class TilePass:
@@ -392,17 +392,17 @@ class TilePass:
         shapes = [self._shape(source, extents) for source in self.sources]
         dtype = np.dtype(self.types[self.step.target.slot])
         written = tuple(stride * dtype.itemsize for stride in self.target)
-        target = _Shape(extents, written, (), prod(extents), None)
+        target = _PassExtents(extents, written, (), prod(extents), None)
         return _Shapes(shapes, target)
 
-    def _shape(self, source: _Operand, extents: tuple[int, ...]) -> _Shape:
+    def _shape(self, source: _Operand, extents: tuple[int, ...]) -> _PassExtents:
         shape = tuple(n if at in source.held else 1 for at, n in enumerate(extents))
         panel, count = _panel(extents, source.held, self.dtype)
         size, itemsize = np.dtype(source.dtype).itemsize, self.dtype.itemsize
         kernel = None
         if source.loaded:
             kernel = self.kernels.copy(shape, source.strides, panel, source.dtype, self.step.dtype)
-        return _Shape(
+        return _PassExtents(
             shape,
             tuple(stride * size for stride in source.strides),
             tuple(stride * itemsize for stride in panel),
@@ -514,7 +514,7 @@ class _Tiles:
             function(found, value, out=into, dtype=tiles.dtype, casting="unsafe")
             found = into
 
-    def _value(self, at: int, shape: _Shape, starts: Sequence[int]) -> Array:
+    def _value(self, at: int, shape: _PassExtents, starts: Sequence[int]) -> Array:
         """scalar * op(tile); what is scaled by zero is not read."""
         source, factor = self.tiles.sources[at], self.factors[at]
         if factor == 0:
@@ -550,7 +550,7 @@ def _panel(
     return compact_strides([row if at == held[0] else n for at, n in enumerate(extents)], held)
 
 
-def _at(memory: Flat, strides: Sequence[int], starts: Sequence[int], shape: _Shape) -> Array:
+def _at(memory: Flat, strides: Sequence[int], starts: Sequence[int], shape: _PassExtents) -> Array:
     flat, origin = memory
     return strided(flat, origin + offset(strides, starts), shape.shape, shape.memory)
 

@@ -37,7 +37,7 @@ PARTS = 4  # for each thread
 THREAD_WORK = 1 << 23  # of steps.product_work, worth a thread that has to be woken
 
 
-class _Block(NamedTuple):
+class _PanelBlock(NamedTuple):
     """One block: its extents, and the element offset of each operand."""
 
     extents: tuple[int, ...]
@@ -47,10 +47,10 @@ class _Block(NamedTuple):
     c: int
 
 
-Chain = tuple[_Block, ...]  # blocks along k, summed one after the other
+Chain = tuple[_PanelBlock, ...]  # blocks along k, summed one after the other
 
 
-class _Side(NamedTuple):
+class _PanelSide(NamedTuple):
     """How one operand of the blocks of one shape becomes a stack of matrices.
 
     ``pack`` copies between memory and a panel of ``elements``; None: used where it lies.
@@ -70,10 +70,10 @@ class _Side(NamedTuple):
 class _Variant(NamedTuple):
     """The sides of all blocks with the same extents."""
 
-    a: _Side
-    b: _Side
-    d: _Side
-    c: _Side | None
+    a: _PanelSide
+    b: _PanelSide
+    d: _PanelSide
+    c: _PanelSide | None
 
 
 class _Memory(NamedTuple):
@@ -83,7 +83,7 @@ class _Memory(NamedTuple):
     origin: int
 
 
-class _Reader:
+class _PanelReader:
     """Matrices of one input, block by block; a panel is packed again only when it changes."""
 
     def __init__(self, memory: _Memory, operator: Operator, panel: Array, spare: Array) -> None:
@@ -91,9 +91,9 @@ class _Reader:
         self.operator = operator
         self.panel = panel
         self.spare = spare
-        self.packed: tuple[int, _Side] | None = None
+        self.packed: tuple[int, _PanelSide] | None = None
 
-    def matrices(self, side: _Side, offset: int) -> Array:
+    def matrices(self, side: _PanelSide, offset: int) -> Array:
         if side.pack is None:
             return side.matrices(self.memory.flat, self.memory.origin + offset)
         if self.packed is None or self.packed[0] != offset or self.packed[1] is not side:
@@ -102,20 +102,20 @@ class _Reader:
             self.packed = (offset, side)
         return side.matrices(self.panel, 0)
 
-    def twin(self, panel: Array, spare: Array) -> "_Reader":
+    def twin(self, panel: Array, spare: Array) -> "_PanelReader":
         """A reader for another thread; what is packed already is read by both."""
         if self.packed is None:
-            return _Reader(self.memory, self.operator, panel, spare)
-        found = _Reader(self.memory, self.operator, self.panel, spare)
+            return _PanelReader(self.memory, self.operator, panel, spare)
+        found = _PanelReader(self.memory, self.operator, self.panel, spare)
         found.packed = self.packed
         return found
 
 
-class _Lane(NamedTuple):
+class _PanelLane(NamedTuple):
     """What one thread works in: readers of A and B, and panels."""
 
-    a: _Reader
-    b: _Reader
+    a: _PanelReader
+    b: _PanelReader
     sum: Array
     further: Array
     addend: Array
@@ -149,7 +149,7 @@ class _PanelProduct:
         self.matmul = partial(share_product, matmul, workers) if is_alone else matmul
         self.minimum = ceil(THREAD_WORK * self.jobs / max(product_work(step), 1))
         shapes = combinations(*map(_sizes, step.loops, self.panels.blocks))
-        self.side: Callable[[Name, tuple[int, ...]], _Side] = cache(self._side)
+        self.side: Callable[[Name, tuple[int, ...]], _PanelSide] = cache(self._side)
         self.variants = {extents: self._variant(extents) for extents in sorted(shapes)}
         self.size_a, self.size_b, self.size_d = (
             max(getattr(variant, name).elements for variant in self.variants.values())
@@ -239,12 +239,12 @@ class _PanelProduct:
     def _bytes(self, sizes: Iterable[int]) -> int:
         return sum(rounded(size * self.dtype.itemsize) for size in sizes)
 
-    def _lane(self, a: _Reader, b: _Reader, cutter: Cutter) -> _Lane:
+    def _lane(self, a: _PanelReader, b: _PanelReader, cutter: Cutter) -> _PanelLane:
         own_a, own_b, *rest = (cutter.take(size, self.dtype) for size in self.lane_sizes)
         sum_, further, addend, spare = rest
-        return _Lane(a.twin(own_a, spare), b.twin(own_b, spare), sum_, further, addend, spare)
+        return _PanelLane(a.twin(own_a, spare), b.twin(own_b, spare), sum_, further, addend, spare)
 
-    def _inputs(self, arrays: Sequence[Array], cutter: Cutter) -> tuple[_Reader, _Reader]:
+    def _inputs(self, arrays: Sequence[Array], cutter: Cutter) -> tuple[_PanelReader, _PanelReader]:
         """The inputs; an input that every block reads whole is packed here, once."""
         step, dtype = self.step, self.dtype
         # What operators need beside lies in the threads' memory, which is free yet.
@@ -252,8 +252,8 @@ class _PanelProduct:
         panels = [cutter.take(size, dtype) for size in sizes]
         *others, beside = self.lane_sizes
         spare = Cutter(cutter.memory, cutter.at + self._bytes(others)).take(beside, dtype)
-        a = _Reader(_memory(arrays[step.a]), step.operator_a, spare[:0], spare)
-        b = _Reader(_memory(arrays[step.b]), step.operator_b, spare[:0], spare)
+        a = _PanelReader(_memory(arrays[step.a]), step.operator_a, spare[:0], spare)
+        b = _PanelReader(_memory(arrays[step.b]), step.operator_b, spare[:0], spare)
         first = next(iter(self.variants.values()))
         if self.whole_a:
             a.panel = panels[0]
@@ -273,7 +273,7 @@ class _PanelProduct:
     def _variant(self, extents: tuple[int, ...]) -> _Variant:
         """Blocks that differ in loops an operand has not share its side, and so its panel."""
 
-        def side(name: Name) -> _Side:
+        def side(name: Name) -> _PanelSide:
             strides, (rows, columns) = _strides(self.step.loops, _like(name)), self._groups(name)
             own = (*rows, *columns, *(at for at in self.panels.batch if strides[at]))
             return self.side(name, tuple(n if at in own else 1 for at, n in enumerate(extents)))
@@ -287,7 +287,7 @@ class _PanelProduct:
             name, (panels.m, panels.n)
         )
 
-    def _side(self, name: Name, extents: tuple[int, ...]) -> _Side:
+    def _side(self, name: Name, extents: tuple[int, ...]) -> _PanelSide:
         step, panels = self.step, self.panels
         slot, pack = {
             "a": (step.a, panels.pack_a),
@@ -319,7 +319,7 @@ class _PanelProduct:
         extents: tuple[int, ...],
         groups: tuple[tuple[int, ...], tuple[int, ...]],
         strides: Sequence[int],
-    ) -> _Side:
+    ) -> _PanelSide:
         """Batch dimensions, outermost first, then the rows and columns of a matrix."""
         batch = [at for at in reversed(self.panels.batch) if self.panels.blocks[at] > 1]
         shape = [extents[at] if strides[at] else 1 for at in batch]
@@ -328,11 +328,11 @@ class _PanelProduct:
             shape.append(prod(extents[at] for at in group))
             steps.append(strides[group[0]] if group else 0)
         size = self.dtype.itemsize
-        return _Side(kernel, elements, tuple(shape), tuple(step * size for step in steps))
+        return _PanelSide(kernel, elements, tuple(shape), tuple(step * size for step in steps))
 
     # --- one call -------------------------------------------------------------------------
 
-    def _sum(self, chain: Chain, lane: _Lane, panel: Array, target: _Memory) -> None:
+    def _sum(self, chain: Chain, lane: _PanelLane, panel: Array, target: _Memory) -> None:
         """The sum over one chain of blocks, in ``panel`` or where D lies."""
         for block in self.workers.going(chain):
             variant = self._variant_of(block)
@@ -345,18 +345,18 @@ class _PanelProduct:
             self.matmul(left, right, rest)
             np.add(d, rest, out=d)
 
-    def _variant_of(self, block: _Block) -> _Variant:
+    def _variant_of(self, block: _PanelBlock) -> _Variant:
         return self.variants[block.extents]
 
-    def _result(self, side: _Side, block: _Block, panel: Array, target: _Memory) -> Array:
+    def _result(self, side: _PanelSide, block: _PanelBlock, panel: Array, target: _Memory) -> Array:
         if side.pack is None:
             return side.matrices(target.flat, target.origin + block.d)
         return side.matrices(panel, 0)
 
     def _finish(
         self,
-        block: _Block,
-        lane: _Lane,
+        block: _PanelBlock,
+        lane: _PanelLane,
         panel: Array,
         target: _Memory,
         addend: _Memory | None,
@@ -466,9 +466,9 @@ def _parts(
         yield dict(zip(chosen, parts, strict=True))
 
 
-def _block(parts: dict[int, tuple[int, int]], loops: Sequence[Loop]) -> _Block:
+def _block(parts: dict[int, tuple[int, int]], loops: Sequence[Loop]) -> _PanelBlock:
     def offset(name: Name) -> int:
         return sum(parts[at][0] * int(getattr(loop, name)) for at, loop in enumerate(loops))
 
     extents = tuple(parts[at][1] for at in range(len(loops)))
-    return _Block(extents, offset("a"), offset("b"), offset("d"), offset("c"))
+    return _PanelBlock(extents, offset("a"), offset("b"), offset("d"), offset("c"))

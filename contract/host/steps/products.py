@@ -266,7 +266,7 @@ def _small_reader(
 # --- loop by loop -----------------------------------------------------------------------------
 
 
-class _Reader:
+class _ProductReader:
     """An operand in the product's type: where it lies, or converted and transformed apart."""
 
     def __init__(
@@ -316,7 +316,7 @@ class _Reader:
 
 def prepare_loops(plan: Plan, step: Gett, kernels: HostKernels, workers: Workers) -> Prepared:
     """Loop by loop on the operands where they lie; other types are converted first."""
-    a, b = (_Reader(plan, step, name, kernels, workers) for name in ("a", "b"))
+    a, b = (_ProductReader(plan, step, name, kernels, workers) for name in ("a", "b"))
     workspace, tiles = a.bytes + b.bytes, max(a.tile_bytes, b.tile_bytes)
     if plan.slots[step.d].tensor.dtype == step.dtype and step.c is None:
         return _direct_loops(plan, step, a, b, kernels, workspace, tiles)
@@ -335,8 +335,8 @@ def prepare_loops(plan: Plan, step: Gett, kernels: HostKernels, workers: Workers
 def _direct_loops(
     plan: Plan,
     step: Gett,
-    a: _Reader,
-    b: _Reader,
+    a: _ProductReader,
+    b: _ProductReader,
     kernels: HostKernels,
     workspace: int,
     tiles: int,

@@ -49,7 +49,7 @@ def prepare_reduce(plan: Plan, step: Reduce, kernels: HostKernels, workers: Work
             partial = Cutter(memory.tiles).take(straight.partial, blocked.dtype)
             straight(flatten(read), flatten(write), partial)
             return
-        call = _Call(blocked, slots, scalars)
+        call = _ReductionCall(blocked, slots, scalars)
         cutter = Cutter(memory.tiles)
         partial = cutter.take(blocked.partial_elements, blocked.dtype)
         rest = memory.tiles[cutter.at :]
@@ -309,7 +309,7 @@ class BlockedReduction:
         )
 
 
-class _Call:
+class _ReductionCall:
     """One execution: the operands' memory, the scalars, and the work on blocks."""
 
     def __init__(self, blocked: BlockedReduction, slots: Sequence[Array], scalars: Scalars) -> None:

@@ -31,7 +31,7 @@ MANY_BOXES = 1 << 12  # for each thread: the last ones, which are smaller, count
 KEPT_BYTES = 1 << 24  # of boxes of A that all threads keep packed
 
 
-class _Lane(NamedTuple):
+class _TileLane(NamedTuple):
     """Bytes of one thread's memory: panels of A and of B, a tile that lies apart, and tables.
 
     ``a`` and ``b`` are those of one batch's panels, ``kept`` boxes of A have panels of their own.
@@ -222,7 +222,7 @@ class TileProduct:
         k = _sizes(self.loops[Kind.K])
         return np.add.reduceat(k, range(0, k.size, self.each))
 
-    def _lane(self) -> _Lane:
+    def _lane(self) -> _TileLane:
         size, shape = self.dtype.itemsize, self.shape
         depth = self.places[Kind.K] * size
         rows = ceil(self.places[Kind.M] / shape.rows) * shape.rows
@@ -231,7 +231,7 @@ class TileProduct:
         a, b = _spread(rows * depth), _spread(columns * depth)
         kept = self._kept(a * self.places[Kind.BATCH])
         table = 8 * max(*self.places.values(), shape.rows, shape.columns, kept)
-        return _Lane(self.places[Kind.BATCH], kept, a, b, rounded(apart), table)
+        return _TileLane(self.places[Kind.BATCH], kept, a, b, rounded(apart), table)
 
     def _kept(self, size: int) -> int:
         """How many boxes of A, ``size`` bytes each, a thread keeps packed."""

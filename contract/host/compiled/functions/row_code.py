@@ -25,8 +25,8 @@ from contract.host.compiled.reduction_tables import (
     VECTOR_BYTES,
     WHOLE,
     RowPass,
-    RowsCall,
 )
+from contract.host.compiled.visits import Visit
 
 __all__ = [
     "TAGS",
@@ -232,7 +232,7 @@ class _Rows:
 
 
 # --- what compiled code calls -----------------------------------------------------------------
-# ``tag`` is the operator; ``given`` is the address of a RowsCall.
+# ``tag`` is the operator; ``loop`` is the address of a Visit, ``what`` that of a RowPass.
 
 
 @emitted
@@ -258,59 +258,88 @@ def combine_run(
 
 
 @emitted
-def combine_lanes(write: Writer, tag: Tag, source_kind: Tag, kind: Tag, given: Word) -> None:
+def combine_lanes(
+    write: Writer,
+    tag: Tag,
+    source_kind: Tag,
+    kind: Tag,
+    mode: Word,
+    block: Word,
+    source: Word,
+    loop: Word,
+    what: Word,
+    offsets: Word,
+) -> None:
     """Rows with an accumulator for each element: contiguous ones, or of tabulated elements.
 
     There is one place in the code for both lengths of rows.
     """
-    call = cast(RowsCall, write.entries(given, RowsCall))
-    what, builder = cast(RowPass, write.entries(call.what, RowPass)), write.builder
-    with write.loop(call.n) as each:
-        step, source = _step(write, tag, source_kind, kind, call, each.index)
-        has_tail = builder.icmp_signed(">", what.tail, WORD(0))
+    visit, builder = cast(Visit, write.entries(loop, Visit)), write.builder
+    rows_of = cast(RowPass, write.entries(what, RowPass))
+    with write.loop(visit.extent) as each:
+        step, here = _step(write, tag, source_kind, kind, visit, (block, source), each.index)
+        has_tail = builder.icmp_signed(">", rows_of.tail, WORD(0))
         with write.loop(builder.select(has_tail, WORD(2), WORD(1))) as part:
             is_tail = builder.icmp_unsigned("!=", part.index, WORD(0))
             length, begin, end = (
                 builder.select(is_tail, *pair)
                 for pair in (
-                    (what.tail, what.length),
-                    (what.end, what.begin),
-                    (what.tail_end, what.end),
+                    (rows_of.tail, rows_of.length),
+                    (rows_of.end, rows_of.begin),
+                    (rows_of.tail_end, rows_of.end),
                 )
             )
-            for is_contiguous in write.cases(call.mode, CONTIGUOUS):
+            for is_contiguous in write.cases(mode, CONTIGUOUS):
                 most = CONTIGUOUS_GROUP if is_contiguous else TABULATED_GROUP
-                for rows in step.groups(source, call.offsets, (begin, end), most):
+                for rows in step.groups(here, offsets, (begin, end), most):
                     if is_contiguous:
-                        step.join_vectors(rows, length, what.ahead)
+                        step.join_vectors(rows, length, rows_of.ahead)
                     else:
-                        step.join_elements(rows, length, call.offsets)
+                        step.join_elements(rows, length, offsets)
 
 
 @emitted
-def combine_results(write: Writer, tag: Tag, source_kind: Tag, kind: Tag, given: Word) -> None:
+def combine_results(
+    write: Writer,
+    tag: Tag,
+    source_kind: Tag,
+    kind: Tag,
+    mode: Word,
+    block: Word,
+    source: Word,
+    loop: Word,
+    what: Word,
+    offsets: Word,
+) -> None:
     """Rows with one accumulator, of contiguous elements or of others, or with two in turn."""
-    call = cast(RowsCall, write.entries(given, RowsCall))
-    what, builder = cast(RowPass, write.entries(call.what, RowPass)), write.builder
-    with write.loop(call.n) as each:
-        step, source = _step(write, tag, source_kind, kind, call, each.index)
-        with write.loop(what.end, start=what.begin) as loop:
+    visit, builder = cast(Visit, write.entries(loop, Visit)), write.builder
+    rows_of = cast(RowPass, write.entries(what, RowPass))
+    with write.loop(visit.extent) as each:
+        step, here = _step(write, tag, source_kind, kind, visit, (block, source), each.index)
+        with write.loop(rows_of.end, start=rows_of.begin) as at:
             size = WORD(source_kind.bitwidth // 8)
-            row = write.plus(source, builder.mul(write.entry(call.offsets, loop.index), size))
-            for is_strided in write.cases(call.mode, STRIDED):
+            row = write.plus(here, builder.mul(write.entry(offsets, at.index), size))
+            for is_strided in write.cases(mode, STRIDED):
                 if is_strided:
-                    step.strided(row, what.length, write.entry(call.offsets, 1))
+                    step.strided(row, rows_of.length, write.entry(offsets, 1))
                     continue
-                for is_whole in write.cases(call.mode, WHOLE):
-                    step.phases(row, what.length, what.ahead, 1 if is_whole else 2)
+                for is_whole in write.cases(mode, WHOLE):
+                    step.phases(row, rows_of.length, rows_of.ahead, 1 if is_whole else 2)
 
 
 def _step(
-    write: Writer, tag: Any, source_kind: Any, kind: Any, call: RowsCall, at: Any
+    write: Writer,
+    tag: Any,
+    source_kind: Any,
+    kind: Any,
+    visit: Visit,
+    places: tuple[Any, Any],
+    at: Any,
 ) -> tuple[_Rows, Any]:
-    """The accumulators at a step of a call, and where its rows begin."""
-    builder, (read, written) = write.builder, (x.bitwidth // 8 for x in (source_kind, kind))
-    to = builder.mul(builder.mul(at, call.to_step), WORD(written))
-    moved = builder.mul(builder.mul(at, call.step), WORD(read))
-    rows = _Rows(write, tag, source_kind, kind, write.plus(call.block, to))
-    return rows, write.plus(call.source, moved)
+    """The accumulators at a step of a loop, and where its rows begin."""
+    builder, (block, source) = write.builder, places
+    read, written = (WORD(each.bitwidth // 8) for each in (source_kind, kind))
+    to = builder.mul(builder.mul(at, visit.two), written)
+    moved = builder.mul(builder.mul(at, visit.one), read)
+    rows = _Rows(write, tag, source_kind, kind, write.plus(block, to))
+    return rows, write.plus(source, moved)

@@ -21,7 +21,7 @@ from contract.host.compiled.functions.row_code import (
 from contract.host.compiled.functions.tables import (
     advance,
     behind,
-    call_on_table,
+    call_address,
     elements,
     size_of,
     table,
@@ -44,7 +44,6 @@ from contract.host.compiled.reduction_tables import (
     ReductionJob,
     ReductionPlan,
     RowPass,
-    RowsCall,
 )
 from contract.host.compiled.visits import Visit
 
@@ -55,47 +54,51 @@ __all__ = ["combined", "part", "reduce_all"]
 
 
 def combined(operator: str, source: str, target: str) -> Code:
-    """Does what a RowsCall says."""
+    """What is done with a block of accumulators."""
     tag = TAGS[BinaryOperator[operator]]
     kinds = np.dtype(source).type(0), np.dtype(target).type(0)
 
-    def combine(given: int) -> None:
-        """Each row stands in one place: what Numba inlines it compiles twice."""
-        call = table(RowsCall, given)
-        if call.mode == FILL:
-            fill(tag, kinds[1], call.block, call.n)
-        elif call.mode == STORE:
-            _store_block(kinds[1], call, table(Visit, call.what))
-        elif call.mode == FOLD:
-            size, at = size_of(kinds[1]), 0
-            while call.to_step > 1 and at < call.n:
-                half = call.step * call.to_step // 2
-                while half >= call.step:
-                    to = call.block + at * size
+    def combine(mode: int, block: int, memory: int, loop: int, what: int, offsets: int) -> None:
+        """Addresses, of as many tables as there are registers for.
+
+        FILL: the accumulators of a ReductionPlan with the neutral element. FOLD: those of each
+        result made one, the upper half with the lower one again. STORE: as two Visits say, to the
+        target. Else rows of a RowPass in the source are combined with them, as a Visit says.
+        """
+        if mode == FILL:
+            fill(tag, kinds[1], block, table(ReductionPlan, what).size)
+        elif mode == STORE:
+            _store_block(kinds[1], block, memory, table(Visit, loop), table(Visit, what))
+        elif mode == FOLD:
+            plan, size, at = table(ReductionPlan, what), size_of(kinds[1]), 0
+            while plan.steps > 1 and at < plan.size:
+                half = plan.phase * plan.steps // 2
+                while half >= plan.phase:
+                    to = block + at * size
                     combine_run(tag, kinds[1], to, to + half * size, half)
                     half //= 2
-                at += call.step * call.to_step
-        elif call.mode == CONTIGUOUS or call.mode == TABULATED:
-            combine_lanes(tag, kinds[0], kinds[1], given)
+                at += plan.phase * plan.steps
+        elif mode == CONTIGUOUS or mode == TABULATED:
+            combine_lanes(tag, kinds[0], kinds[1], mode, block, memory, loop, what, offsets)
         else:
-            combine_results(tag, kinds[0], kinds[1], given)
+            combine_results(tag, kinds[0], kinds[1], mode, block, memory, loop, what, offsets)
 
-    return by_integers(combine, 1)
+    return by_integers(combine, 6)
 
 
 @compiled
-def _store_block(kind: Any, call: Any, second: Any) -> None:
+def _store_block(kind: Any, block: int, target: int, first: Any, second: Any) -> None:
     """Accumulators to the target."""
-    block, target = elements(kind, call.block), elements(kind, call.target)
-    n, step, to_step = call.n, call.step, call.to_step
+    source, to = elements(kind, block), elements(kind, target)
+    n, step, to_step = first.extent, first.one, first.two
     for j in range(second.extent):
         a, w = j * second.one, j * second.two
         if step == 1 and to_step == 1:
             for i in range(n):
-                target[w + i] = block[a + i]
+                to[w + i] = source[a + i]
         else:
             for i in range(n):
-                target[w + i * to_step] = block[a + i * step]
+                to[w + i * to_step] = source[a + i * step]
 
 
 # --- the loops around it, for all types -------------------------------------------------------
@@ -105,20 +108,20 @@ def _store_block(kind: Any, call: Any, second: Any) -> None:
 def reduce_blocks(at: int, source: int, target: int) -> None:
     """target = source reduced, one block of accumulators after the other; all are addresses."""
     plan = table(ReductionPlan, at)
-    rows, read, size, loops = plan.rows, plan.read, plan.size, behind(ReductionPlan, at, 1)
+    rows, read, loops = plan.rows, plan.read, behind(ReductionPlan, at, 1)
     passes = behind(Visit, loops, plan.visits)
     offsets = behind(RowPass, passes, plan.passes)
-    memory = np.empty(size * plan.written, np.uint8)
+    memory = np.empty(plan.size * plan.written, np.uint8)
     block = memory.ctypes.data
     visits = np.zeros(plan.visits, np.int64)
     index = visits.ctypes.data
     s = t = 0
     for _ in range(plan.units):
-        call_on_table(rows, RowsCall(block, 0, 0, FILL, size, 0, 0, 0, 0))
+        call_address(rows, (FILL, block, 0, 0, at, 0))
         for each in range(plan.passes):
             what = behind(RowPass, passes, each)
             _visits(plan, block, source + s * read, loops, what, offsets, index)
-        call_on_table(rows, RowsCall(block, 0, 0, FOLD, size, plan.phase, plan.steps, 0, 0))
+        call_address(rows, (FOLD, block, 0, 0, at, 0))
         _store(plan, block, target + t * plan.written, loops, index)
         s, t = advance(loops, 0, plan.outer_end, index, s, t)
     memory[:1], visits[:1] = 0, 0  # Numba frees an array after its last use by name
@@ -139,12 +142,11 @@ def _visits(
 ) -> None:
     """Combine every row of a pass with its accumulators."""
     rows = table(RowPass, what)
-    inner, first, last = table(Visit, behind(Visit, loops, rows.first)), rows.first + 1, rows.last
+    inner, first, last = behind(Visit, loops, rows.first), rows.first + 1, rows.last
     s, to = rows.shift, 0
     for _ in range(_count(loops, first, last)):
         there, here = source + s * plan.read, block + to * plan.written
-        loop = inner.extent, inner.one, inner.two
-        call_on_table(plan.rows, RowsCall(here, there, 0, rows.mode, *loop, what, offsets))
+        call_address(plan.rows, (rows.mode, here, there, inner, what, offsets))
         s, to = advance(loops, first, last, index, s, to)
 
 
@@ -152,12 +154,11 @@ def _visits(
 def _store(plan: Any, block: int, target: int, loops: int, index: int) -> None:
     """Write the results, the loop with the smallest step in the target innermost."""
     begin, end = plan.outer_end, plan.store_end
-    inner, second = table(Visit, behind(Visit, loops, begin)), behind(Visit, loops, begin + 1)
+    inner, second = behind(Visit, loops, begin), behind(Visit, loops, begin + 1)
     w = t = 0
     for _ in range(_count(loops, begin + 2, end)):
         here, there = block + w * plan.written, target + t * plan.written
-        loop = inner.extent, inner.one, inner.two
-        call_on_table(plan.rows, RowsCall(here, 0, there, STORE, *loop, second, 0))
+        call_address(plan.rows, (STORE, here, there, inner, second, 0))
         w, t = advance(loops, begin + 2, end, index, w, t)
 
 

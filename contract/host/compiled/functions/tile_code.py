@@ -61,7 +61,7 @@ def multiply_tile(write: Writer, kind: Tag, vectors: Tag, thirds: Tag, given: Wo
     whole = shape_of(kind)
     rows = min(vectors.literal_value, whole.vectors)
     call = cast(TileCall, write.entries(given, TileCall))
-    tile = _Tile(write, kind, call, rows, thirds.literal_value * whole.columns // THIRDS)
+    tile = _RegisterTile(write, kind, call, rows, thirds.literal_value * whole.columns // THIRDS)
     tile.fetch()
     with write.if_any(call.runs):
         tile.fetch_ends()
@@ -73,7 +73,7 @@ def multiply_tile(write: Writer, kind: Tag, vectors: Tag, thirds: Tag, given: Wo
             (tile.store_runs if has_runs else tile.store)(adds)
 
 
-class _Tile:
+class _RegisterTile:
     """Writes the instructions of one register tile; LLVM keeps its sums in registers.
 
     A sum of complex numbers is two vectors, one of each part.
