@@ -345,7 +345,9 @@ MOST = (
     Most("Bf16<3>", 336, 6),
     Most("F64<8>", 420, 3),
 )
-DIRECTIONS = ("mn", "mk", "kn", "kk")  # along which A and B lie side by side
+# Along which A and B lie side by side.
+MIXED = [pytest.param(each, marks=pytest.mark.exhaustive) for each in ("mk", "kn")]
+DIRECTIONS = ["mn", "kk", *MIXED]
 PRODUCTS_OF = {"F64<8>": "DMMA"}  # the instruction of a unit; of the others HMMA
 
 
